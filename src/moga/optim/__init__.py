@@ -1,0 +1,1 @@
+"""The one stateful object: SteepestDescent, and the update it applies."""
