@@ -205,7 +205,11 @@ def _check_tensors(group: dict[str, Any]) -> None:
     if not group["params"]:
         raise ValueError("a parameter group is empty; give it at least one tensor")
     names = group.get("param_names", range(len(group["params"])))
+    seen: set[Tensor] = set()
     for name, weight in zip(names, group["params"], strict=True):
+        if weight in seen:
+            raise ValueError(f"parameter {name!r} is given twice; every parameter is updated once")
+        seen.add(weight)
         if not weight.is_floating_point():
             raise TypeError(f"parameter {name!r} is {weight.dtype}; a real floating-point tensor is needed")
         if group["layout"] != "vector" and weight.ndim != 2:

@@ -152,7 +152,8 @@ def _adam(G: list[Tensor], states: list[State], group: Group, finite: Tensor | N
     if finite is not None:
         G = [torch.where(finite, g, old) for g, old in zip(G, m, strict=True)]
         squares = [torch.where(finite, g, old) for g, old in zip(squares, v, strict=True)]
-    torch._foreach_add_(steps, 1 if finite is None else finite.to(torch.float32))
+    counted = torch.ones_like(steps[0]) if finite is None else finite.to(torch.float32)
+    torch._foreach_add_(steps, [counted] * len(steps))
     torch._foreach_lerp_(m, G, 1 - b1)
     torch._foreach_lerp_(v, squares, 1 - b2)
     t = torch.stack(steps).to(m[0].dtype).clamp(min=1)

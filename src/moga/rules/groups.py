@@ -1,0 +1,163 @@
+"""From a model and a recipe to param groups: plain dicts that say everything about their tensors."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from torch import Tensor, nn
+
+from moga.geometry.shapes import shape_factor
+from moga.rules.patterns import match_patterns
+from moga.rules.recipes import Update, checked, complete_update, operator_norm, resolve_recipe
+from moga.rules.roles import Assignment, find_roles
+
+MULTIPLIERS = ("lr_scale", "decay_scale", "weight_decay")
+
+
+def param_groups(
+    model: nn.Module | Iterable[tuple[str, Tensor]],
+    recipe: str | Mapping[str, str | Update],
+    *,
+    roles: Mapping[str, str] | None = None,
+    overrides: Mapping[str, Mapping[str, Any]] | None = None,
+    decay_vectors: bool = False,
+    **options: Any,
+) -> list[dict[str, Any]]:
+    """One group per role, layout, fan and update: everything that ``moga.SteepestDescent`` needs, as plain data.
+
+    - ``recipe``: a name from ``moga.RECIPES`` or a dict role -> update;
+    - ``roles``: roles by pattern, as in :func:`find_roles`;
+    - ``overrides``: by pattern, ``{"*.router.*": {"lr_scale": 0.1}}``; keys ``lr_scale`` and ``decay_scale`` (factors
+      on lr and on weight decay), ``weight_decay`` (per unit of lr), or a whole update, which begins with ``norm`` and
+      replaces the recipe's. Later patterns win key by key;
+    - ``decay_vectors``: whether biases and gains are decayed too;
+    - ``options``: ``p``, ``q``, ``shape``, ``polar``, ``momentum``, ``lookahead``, ``weight_decay``, ``betas``,
+      ``eps``, for the rows of the recipe that can use them.
+
+    ``scale`` of a group multiplies the direction without scale, so that the update has size 1 in the group's norm; it
+    is a list, one number per block, where the blocks differ.
+
+    Raises ValueError for what :func:`find_roles` and the recipe refuse, for a role that the recipe has no update for,
+    and for an override that matches nothing, has an unknown key or a value out of range.
+
+    >>> model = nn.Sequential(nn.Embedding(9, 4), nn.Linear(4, 9, bias=False))
+    >>> [(g["role"], g["norm"], g["scale"]) for g in param_groups(model, "moga-row", roles={"1.weight": "output"})]
+    [('input', 'sign', 1.0), ('output', 'row', 0.5)]
+    """
+    updates = resolve_recipe(recipe, options)
+    assignments = find_roles(model, roles)
+    changes = _overrides(assignments, overrides)
+    groups: dict[str, dict[str, Any]] = {}
+    for one, change in zip(assignments, changes, strict=True):
+        if one.role not in updates and "norm" not in change:
+            raise ValueError(
+                f"{one.name} has the role {one.role!r}; the recipe has an update for {', '.join(updates)} only: add one"
+            )
+        settings = _settings(one, updates.get(one.role, {}), change, decay_vectors)
+        group = groups.setdefault(repr(settings), {"params": [], "param_names": [], **settings})
+        group["params"].append(one.parameter)
+        group["param_names"].append(one.name)
+    _warn_if_tied(list(groups.values()))
+    return list(groups.values())
+
+
+def _overrides(
+    assignments: Sequence[Assignment], overrides: Mapping[str, Mapping[str, Any]] | None
+) -> list[dict[str, Any]]:
+    changes: list[dict[str, Any]] = [{} for _ in assignments]
+    for pattern, change, hits in match_patterns("overrides", overrides, [one.aliases for one in assignments]):
+        if not isinstance(change, Mapping):
+            raise TypeError(f"overrides[{pattern!r}] must be a dict such as {{'lr_scale': 0.1}}; got {change!r}")
+        own = {key: checked(key, value) for key, value in change.items() if key in MULTIPLIERS}
+        update = {key: value for key, value in change.items() if key not in ("lr_scale", "decay_scale")}
+        if "norm" in change:
+            own |= complete_update(update, f"overrides[{pattern!r}]")
+        elif unknown := [key for key in change if key not in MULTIPLIERS]:
+            raise ValueError(
+                f"overrides[{pattern!r}] has {unknown[0]!r}; the keys are {', '.join(MULTIPLIERS)}, or a whole update "
+                "that has 'norm'"
+            )
+        for index in hits:
+            kept = {key: value for key, value in changes[index].items() if "norm" not in change or key in MULTIPLIERS}
+            changes[index] = kept | own
+    return changes
+
+
+def _settings(one: Assignment, update: Update, change: Mapping[str, Any], decay_vectors: bool) -> dict[str, Any]:
+    update = dict(change) if "norm" in change else {**update, **change}
+    norm = operator_norm(update)
+    scales = [shape_factor(update["shape"], norm, out, in_) for out, in_ in one.fan]
+    described = {
+        "role": one.role,
+        "layout": one.layout,
+        "blocks": list(one.blocks),
+        "fan": [list(fan) for fan in one.fan],
+    }
+    applied = {
+        "scale": scales[0] if len(set(scales)) == 1 else scales,
+        "decays": decay_vectors or one.role != "vector",
+        "lr_scale": update.pop("lr_scale", 1.0),
+        "decay_scale": update.pop("decay_scale", 1.0),
+    }
+    return {**described, **update, **applied}
+
+
+def _warn_if_tied(groups: Sequence[Mapping[str, Any]]) -> None:
+    for group in groups:
+        if group["role"] == "tied" and group["shape"] != "none":
+            warnings.warn(
+                f"{group['param_names'][0]} is input and output in one: one step moves the logits by an amount that "
+                "grows with width unless they are multiplied by base_width / width. Multiply them, or untie the two.",
+                stacklevel=3,
+            )
+
+
+def describe(groups: Sequence[Mapping[str, Any]]) -> str:
+    """The groups as a table of at most 80 columns, with a line of totals.
+
+    ``fan`` is the effective (out, in); ``x3`` after a layout counts the blocks that share one tensor.
+
+    >>> print(describe(param_groups([("w", Tensor(8, 4)), ("b", Tensor(8))], "moga-row", roles={"w": "hidden"})))
+    role    update   layout  fan  scale  tensors  parameters  names
+    hidden  row p=2  out,in  8,4  0.5          1          32  w
+    vector  sign     vector  1,1  1            1           8  b
+    total   2 groups, 2 tensors, 40 parameters
+    """
+    rows = [("role", "update", "layout", "fan", "scale", "tensors", "parameters"), *map(_cells, groups)]
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    names = ["names", *(", ".join(group["param_names"]) for group in groups)]
+    lines = []
+    for row, own in zip(rows, names, strict=True):
+        cells = [cell.ljust(width) for cell, width in zip(row[:5], widths, strict=False)]
+        cells += [cell.rjust(width) for cell, width in zip(row[5:], widths[5:], strict=True)]
+        line = "  ".join(cells)
+        lines.append(f"{line}  {_elided(own, max(3, 78 - len(line)))}"[:80].rstrip())
+    tensors = [tensor for group in groups for tensor in group["params"]]
+    total = sum(tensor.numel() for tensor in tensors)
+    lines.append(f"{'total'.ljust(widths[0])}  {len(groups)} groups, {len(tensors)} tensors, {total} parameters")
+    return "\n".join(lines)
+
+
+def _cells(group: Mapping[str, Any]) -> tuple[str, ...]:
+    exponent = next((f" {letter}={group[letter]:g}" for letter in "pq" if group[letter] is not None), "")
+    factor = "" if group["lr_scale"] == 1 else f" *{group['lr_scale']:g}"
+    scale = group["scale"]
+    return (
+        group["role"],
+        f"{group['norm']}{exponent}{factor}",
+        group["layout"] + (f" x{len(group['blocks'])}" if group["blocks"] else ""),
+        _first([",".join(map(str, fan)) for fan in group["fan"]]),
+        _first([f"{one:.4g}" for one in (scale if isinstance(scale, list) else [scale])]),
+        str(len(group["params"])),
+        str(sum(tensor.numel() for tensor in group["params"])),
+    )
+
+
+def _first(words: Sequence[str]) -> str:
+    return words[0] if len(set(words)) == 1 else f"{words[0]}.."
+
+
+def _elided(text: str, width: int) -> str:
+    return text if len(text) <= width else f"{text[: width - 3]}..."

@@ -1,0 +1,125 @@
+"""Fresh weights by role, with sizes that do not change with width."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+import torch
+from torch import Tensor, nn
+
+from moga.geometry.layout import to_matrices
+from moga.rules.patterns import match_patterns
+from moga.rules.recipes import Update, resolve_recipe
+from moga.rules.roles import Assignment, find_roles
+from moga.rules.transfer import initial_std
+
+TORCH_NORMS = (nn.LayerNorm, nn.RMSNorm, nn.GroupNorm, nn.modules.batchnorm._NormBase)
+
+
+def initialize_(
+    model: nn.Module,
+    recipe: str | Mapping[str, str | Update],
+    *,
+    roles: Mapping[str, str] | None = None,
+    generator: torch.Generator | None = None,
+) -> nn.Module:
+    """Give every trainable parameter of the model its starting value, in place, and return the model.
+
+    Matrices get independent normal entries of :func:`moga.rules.transfer.initial_std`, block by block where one
+    tensor holds several; the output starts at zero. In a tied model every lookup starts at the tied matrix's size,
+    ``1 / sqrt(width)``: tokens and positions are added up, and neither may drown the other. Gains start at the value
+    at which they do nothing, biases at zero. Any other vector or scalar (a temperature, a layer's scale) has no known
+    start: state its role, ``roles={"*.temperature": "vector"}``, to keep the value that it has.
+
+    The rule is the same for every ``recipe``: what stays constant over width is the spectral size, because random
+    entries are not aligned; the norm of the recipe measures updates, which are.
+
+    Raises ValueError for what ``find_roles`` refuses, an unknown recipe, and a vector without a known start, before
+    anything is written; TypeError for anything but a module.
+
+    >>> model = nn.Sequential(nn.Embedding(9, 4), nn.LayerNorm(4), nn.Linear(4, 9))
+    >>> _ = initialize_(model, "moga-row", roles={"2.weight": "output"})
+    >>> bool(model[2].weight.any()), model[1].weight.tolist()
+    (False, [1.0, 1.0, 1.0, 1.0])
+    """
+    if not isinstance(model, nn.Module):
+        raise TypeError(f"initialize_ needs a model, an nn.Module; got {type(model).__name__}")
+    resolve_recipe(recipe)
+    assignments = find_roles(model, roles)
+    starts = _vector_starts(model, assignments, roles)
+    tied = any(one.role == "tied" for one in assignments)
+    with torch.no_grad():
+        for one in assignments:
+            if one.role != "vector":
+                _fill_matrix(one, tied, generator)
+            elif (start := starts[id(one.parameter)]) is not None:
+                one.parameter.fill_(start)
+    return model
+
+
+def _fill_matrix(one: Assignment, tied: bool, generator: torch.Generator | None) -> None:
+    role = "tied" if tied and one.role == "input" and one.lookup else one.role
+    for matrix in to_matrices(one.parameter, one.layout, one.blocks):
+        out, in_ = matrix.shape[-2:]
+        std = initial_std(role, out, in_, one.lookup)
+        if std == 0:
+            matrix.zero_()
+        else:
+            matrix.normal_(0, std, generator=generator)
+
+
+def _vector_starts(
+    model: nn.Module, assignments: list[Assignment], roles: Mapping[str, str] | None
+) -> dict[int, float | None]:
+    """The starting value of each vector by identity; None keeps what it holds."""
+    starts = {id(tensor): start for module in model.modules() for tensor, start in _known_starts(module)}
+    stated = {
+        index
+        for _, role, hits in match_patterns("roles", roles, [one.aliases for one in assignments])
+        for index in hits
+        if role == "vector"
+    }
+    kept: dict[int, float | None] = {}
+    for index, one in enumerate(assignments):
+        if one.role != "vector":
+            continue
+        if id(one.parameter) not in starts and index not in stated:
+            raise ValueError(
+                f"no known start for {one.name} ({one.module_type}, shape {tuple(one.parameter.shape)}); state "
+                f'roles={{"{one.name}": "vector"}} to keep the value that it has'
+            )
+        kept[id(one.parameter)] = starts.get(id(one.parameter))
+    return kept
+
+
+def _known_starts(module: nn.Module) -> Iterator[tuple[Tensor, float]]:
+    own = dict(module.named_parameters(recurse=False))
+    if "bias" in own:
+        yield own["bias"], 0.0
+    if "weight" in own and own["weight"].ndim == 1 and (start := _neutral_gain(module)) is not None:
+        yield own["weight"], start
+
+
+def _neutral_gain(module: nn.Module) -> float | None:
+    """The stored value at which a normalisation layer's gain does nothing, or None if the module is no such layer.
+
+    Libraries bring classes of their own, and some store the gain minus 1 (Gemma), so they are asked what they do:
+    at a gain of nothing the output has root-mean-square 1.
+
+    >>> _neutral_gain(nn.LayerNorm(4)), _neutral_gain(nn.PReLU(4))
+    (1.0, None)
+    """
+    if isinstance(module, TORCH_NORMS):
+        return 1.0
+    own = dict(module.named_parameters(recurse=False))
+    size = own["weight"].numel()
+    x = torch.linspace(-2, 3, size).reshape(1, 1, size)
+    for start in (1.0, 0.0):
+        values = {name: torch.full((size,), start if name == "weight" else 0.0) for name in own}
+        try:
+            y = torch.func.functional_call(module, values, (x,))
+        except (TypeError, ValueError, RuntimeError):
+            return None
+        if isinstance(y, Tensor) and abs(float(y.square().mean()) - 1) < 1e-2:
+            return start
+    return None
