@@ -52,8 +52,14 @@ def test_shape_words():
 @pytest.mark.parametrize(
     "call,text",
     [
-        (lambda: to_matrices(torch.ones(2, 2), "io"), "unknown layout 'io'; the layouts are 'out,in', 'in,out', 'vector'"),
-        (lambda: to_matrices(torch.ones(2, 2, 2), "out,in"), r"needs a tensor of two dimensions; got shape \(2, 2, 2\)"),
+        (
+            lambda: to_matrices(torch.ones(2, 2), "io"),
+            "unknown layout 'io'; the layouts are 'out,in', 'in,out', 'vector'",
+        ),
+        (
+            lambda: to_matrices(torch.ones(2, 2, 2), "out,in"),
+            r"needs a tensor of two dimensions; got shape \(2, 2, 2\)",
+        ),
         (lambda: to_matrices(torch.ones(4, 2), "out,in", (1, 2)), r"blocks \[1, 2\] do not add up to the 4 outputs"),
         (lambda: shape_factor("muon", norm("row"), 1, 1), "unknown shape word 'muon'; the words are rms, original"),
     ],

@@ -84,7 +84,10 @@ def test_direction_does_not_depend_on_the_size_of_the_gradient(rule, shape, dtyp
     G = draw(shape, dtype=dtype)
     scaled = (G.double() * size).to(dtype)
     torch.testing.assert_close(
-        rule.direction(scaled).float(), rule.direction(G).float(), rtol=0, atol=2e-2 if dtype == torch.bfloat16 else 2e-4
+        rule.direction(scaled).float(),
+        rule.direction(G).float(),
+        rtol=0,
+        atol=2e-2 if dtype == torch.bfloat16 else 2e-4,
     )
 
 

@@ -79,7 +79,9 @@ def test_state_is_float32_appears_together_and_is_as_small_as_stated(word):
     for weight in weights:
         state = optimizer.state[weight]
         full = [value for value in state.values() if value.shape == weight.shape]
-        assert len(full) == (2 if word == "adam" else 1) and {value.dtype for value in state.values()} == {torch.float32}
+        assert len(full) == (2 if word == "adam" else 1) and {value.dtype for value in state.values()} == {
+            torch.float32
+        }
     assert torch.equal(weights[1], make(word, torch.bfloat16)[0][1])  # no gradient: neither step nor decay
 
 
@@ -227,12 +229,22 @@ GOOD = {"norm": "row", "layout": "out,in", "scale": 1.0}
         ({}, {"weight_decay": -0.1}, ValueError, "weight_decay = -0.1 is out of range"),
         ({"lr_scale": -1.0}, {}, ValueError, "lr_scale = -1.0 is out of range"),
         ({"decay_scale": math.nan}, {}, ValueError, "decay_scale = nan is out of range"),
-        ({}, {"nonfinite": "ignore"}, ValueError, "unknown word nonfinite='ignore'; the words are skip, raise, propagate"),
+        (
+            {},
+            {"nonfinite": "ignore"},
+            ValueError,
+            "unknown word nonfinite='ignore'; the words are skip, raise, propagate",
+        ),
         ({"norm": "rows"}, {}, ValueError, "unknown norm 'rows' in a parameter group; the words are sign, column, row"),
         ({"layout": "io"}, {}, ValueError, "unknown layout 'io' in a parameter group; the words are out,in, in,out"),
         ({"polar": "svd"}, {}, ValueError, "unknown polar 'svd' in a parameter group; the words are exact, quintic"),
         ({"params": []}, {}, ValueError, "a parameter group is empty; give it at least one tensor"),
-        ({"params": [nn.Parameter(torch.ones(3))]}, {}, ValueError, r"shape \(3,\); layout 'out,in' needs two dimensions"),
+        (
+            {"params": [nn.Parameter(torch.ones(3))]},
+            {},
+            ValueError,
+            r"shape \(3,\); layout 'out,in' needs two dimensions",
+        ),
         (
             {"params": [nn.Parameter(torch.ones(2, 2, dtype=torch.complex64))]},
             {},
@@ -251,7 +263,9 @@ def test_errors_of_lists():
     weight = nn.Parameter(torch.ones(2, 2))
     with pytest.raises(ValueError, match="empty parameter list"):
         SteepestDescent([], lr=0.1)
-    with pytest.raises(ValueError, match="a parameter group lacks 'norm', 'layout', 'scale'; make groups with moga.param_groups"):
+    with pytest.raises(
+        ValueError, match="a parameter group lacks 'norm', 'layout', 'scale'; make groups with moga.param_groups"
+    ):
         SteepestDescent([weight], lr=0.1)
     with pytest.raises(ValueError, match="some parameters appear in more than one parameter group"):
         SteepestDescent([{"params": [weight], **GOOD}, {"params": [weight], **GOOD}], lr=0.1)

@@ -120,20 +120,20 @@ def describe(groups: Sequence[Mapping[str, Any]]) -> str:
     ``fan`` is the effective (out, in); ``x3`` after a layout counts the blocks that share one tensor.
 
     >>> print(describe(param_groups([("w", Tensor(8, 4)), ("b", Tensor(8))], "moga-row", roles={"w": "hidden"})))
-    role    update   layout  fan  scale  tensors  parameters  names
-    hidden  row p=2  out,in  8,4  0.5          1          32  w
-    vector  sign     vector  1,1  1            1           8  b
+    role    update   layout  fan  scale  tensors  params  names
+    hidden  row p=2  out,in  8,4  0.5          1      32  w
+    vector  sign     vector  1,1  1            1       8  b
     total   2 groups, 2 tensors, 40 parameters
     """
-    rows = [("role", "update", "layout", "fan", "scale", "tensors", "parameters"), *map(_cells, groups)]
+    rows = [("role", "update", "layout", "fan", "scale", "tensors", "params"), *map(_cells, groups)]
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    names = ["names", *(", ".join(group["param_names"]) for group in groups)]
+    names = [["names"], *(group["param_names"] for group in groups)]
     lines = []
     for row, own in zip(rows, names, strict=True):
         cells = [cell.ljust(width) for cell, width in zip(row[:5], widths, strict=False)]
         cells += [cell.rjust(width) for cell, width in zip(row[5:], widths[5:], strict=True)]
         line = "  ".join(cells)
-        lines.append(f"{line}  {_elided(own, max(3, 78 - len(line)))}"[:80].rstrip())
+        lines.append(f"{line}  {_elided(own, max(8, 78 - len(line)))}"[:80].rstrip())
     tensors = [tensor for group in groups for tensor in group["params"]]
     total = sum(tensor.numel() for tensor in tensors)
     lines.append(f"{'total'.ljust(widths[0])}  {len(groups)} groups, {len(tensors)} tensors, {total} parameters")
@@ -159,5 +159,9 @@ def _first(words: Sequence[str]) -> str:
     return words[0] if len(set(words)) == 1 else f"{words[0]}.."
 
 
-def _elided(text: str, width: int) -> str:
-    return text if len(text) <= width else f"{text[: width - 3]}..."
+def _elided(names: Sequence[str], width: int) -> str:
+    """All names if they fit, else the first one; of a long one the end, which says more than the beginning."""
+    for text in (", ".join(names), names[0] + (", .." if len(names) > 1 else "")):
+        if len(text) <= width:
+            return text
+    return f"..{names[0][2 - width :]}"

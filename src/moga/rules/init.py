@@ -26,10 +26,11 @@ def initialize_(
     """Give every trainable parameter of the model its starting value, in place, and return the model.
 
     Matrices get independent normal entries of :func:`moga.rules.transfer.initial_std`, block by block where one
-    tensor holds several; the output starts at zero. In a tied model every lookup starts at the tied matrix's size,
-    ``1 / sqrt(width)``: tokens and positions are added up, and neither may drown the other. Gains start at the value
-    at which they do nothing, biases at zero. Any other vector or scalar (a temperature, a layer's scale) has no known
-    start: state its role, ``roles={"*.temperature": "vector"}``, to keep the value that it has.
+    tensor holds several; the output starts at zero. So do the tables that a model adds to the inputs that it declares
+    (positions, token types): a random code of a token's size would be noise on every token. Gains start at the value
+    at which they do nothing, biases and the rows of padding tokens at zero. Any other vector or scalar (a
+    temperature, a layer's scale) has no known start: state its role, ``roles={"*.temperature": "vector"}``, to keep
+    the value that it has.
 
     The rule is the same for every ``recipe``: what stays constant over width is the spectral size, because random
     entries are not aligned; the norm of the recipe measures updates, which are.
@@ -47,25 +48,31 @@ def initialize_(
     resolve_recipe(recipe)
     assignments = find_roles(model, roles)
     starts = _vector_starts(model, assignments, roles)
-    tied = any(one.role == "tied" for one in assignments)
     with torch.no_grad():
         for one in assignments:
             if one.role != "vector":
-                _fill_matrix(one, tied, generator)
+                _fill_matrix(one, generator)
             elif (start := starts[id(one.parameter)]) is not None:
                 one.parameter.fill_(start)
+        _zero_padding(model)
     return model
 
 
-def _fill_matrix(one: Assignment, tied: bool, generator: torch.Generator | None) -> None:
-    role = "tied" if tied and one.role == "input" and one.lookup else one.role
+def _fill_matrix(one: Assignment, generator: torch.Generator | None) -> None:
     for matrix in to_matrices(one.parameter, one.layout, one.blocks):
         out, in_ = matrix.shape[-2:]
-        std = initial_std(role, out, in_, one.lookup)
+        std = 0.0 if one.added else initial_std(one.role, out, in_, one.lookup)
         if std == 0:
             matrix.zero_()
         else:
             matrix.normal_(0, std, generator=generator)
+
+
+def _zero_padding(model: nn.Module) -> None:
+    """The row of an embedding's ``padding_idx`` gets no gradient: what it starts with is what it keeps."""
+    for module in model.modules():
+        if isinstance(module, nn.Embedding) and module.padding_idx is not None and module.weight.requires_grad:
+            module.weight[module.padding_idx].zero_()
 
 
 def _vector_starts(

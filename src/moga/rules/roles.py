@@ -45,6 +45,7 @@ class Assignment:
     fan: tuple[tuple[int, int], ...]
     module_type: str  # class name, or "tensor" for a named tensor
     lookup: bool  # True where rows are picked by index
+    added: bool = False  # a lookup beside the inputs that the model declares: positions, token types
 
 
 def find_roles(
@@ -82,7 +83,9 @@ def find_roles(
     for index, role in _stated(stored, roles).items():
         found[index] = role
     _settle(stored, found, trained)
-    return [_assignment(one, role) for one, role, trains in zip(stored, found, trained, strict=True) if trains and role]
+    return [
+        _assignment(one, role, inputs) for one, role, trains in zip(stored, found, trained, strict=True) if trains and role
+    ]
 
 
 OUTPUT_GETTERS = ("get_output_embeddings", "get_classifier")
@@ -186,7 +189,7 @@ def _sizes(one: StoredTensor) -> Iterator[tuple[int, int]]:
         yield block, in_
 
 
-def _assignment(one: StoredTensor, role: str) -> Assignment:
+def _assignment(one: StoredTensor, role: str, inputs: set[int]) -> Assignment:
     lookup = one.kind in ("lookup", "tied")
     vector = role == "vector"
     return Assignment(
@@ -199,4 +202,5 @@ def _assignment(one: StoredTensor, role: str) -> Assignment:
         fan=((1, 1),) if vector else tuple(effective_fan(role, out, in_, lookup) for out, in_ in _sizes(one)),
         module_type=one.module_type,
         lookup=lookup,
+        added=role == "input" and lookup and bool(inputs) and id(one.tensor) not in inputs,
     )
