@@ -88,7 +88,7 @@ def test_decay_keeps_the_size_below_its_inverse(word):
     group = {**BASE, "norm": word, "lr_scale": 1.0, "lr": 0.5, "scale": rule.scale(5, 3)}
     weight = torch.zeros(5, 3, dtype=torch.float64)
     state = new_state(weight, group)
-    for t in range(100):
+    for _ in range(100):
         batched([weight], [torch.ones(5, 3, dtype=torch.float64)], [state], group, None)
     assert 0.99 / 0.2 < rule.measure(weight) <= (1 + 1e-9) / 0.2
 

@@ -38,7 +38,8 @@ def test_starts_of_all_other_roles(family, request):
     for one in find_roles(model):
         W = one.parameter.detach()
         if one.role == "input":
-            assert float(W.square().mean()) == pytest.approx(1, rel=0.1)
+            assert float(W.square().mean()) == pytest.approx(0.0 if one.added else 1.0, rel=0.1)
+            assert one.added == (one.name == "transformer.wpe.weight")
         elif one.role == "output":
             assert not W.any()
         elif one.role == "vector":

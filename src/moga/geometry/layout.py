@@ -38,10 +38,12 @@ def to_matrices(tensor: Tensor, layout: str, blocks: Sequence[int] = ()) -> list
     if len(blocks) < 2:
         return [matrix]
     if sum(blocks) != matrix.shape[0]:
-        raise ValueError(f"blocks {list(blocks)} do not add up to the {matrix.shape[0]} outputs of {tuple(tensor.shape)}")
+        raise ValueError(
+            f"blocks {list(blocks)} do not add up to the {matrix.shape[0]} outputs of {tuple(tensor.shape)}"
+        )
     if len(set(blocks)) == 1:
-        return [matrix.unflatten(0, (len(blocks), blocks[0]))]
-    return list(matrix.split(list(blocks), dim=0))
+        return [torch.unflatten(matrix, 0, (len(blocks), blocks[0]))]
+    return list(torch.split(matrix, list(blocks)))
 
 
 def from_matrices(matrices: Sequence[Tensor], layout: str, shape: Sequence[int]) -> Tensor:
@@ -54,7 +56,9 @@ def from_matrices(matrices: Sequence[Tensor], layout: str, shape: Sequence[int])
     _check(shape, layout)
     if layout == "vector":
         return matrices[0].reshape(tuple(shape))
-    matrix = torch.cat([stack.flatten(0, -2) for stack in matrices]) if len(matrices) > 1 else matrices[0].flatten(0, -2)
+    matrix = (
+        torch.cat([stack.flatten(0, -2) for stack in matrices]) if len(matrices) > 1 else matrices[0].flatten(0, -2)
+    )
     return matrix if layout == "out,in" else matrix.mT
 
 

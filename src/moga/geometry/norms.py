@@ -45,7 +45,8 @@ def vector_norm(x: Tensor, p: float, dim: int) -> Tensor:
     tensor(5.0000e+30)
     """
     peak = x.abs().amax(dim, keepdim=True)
-    return torch.linalg.vector_norm(x / _nonzero(peak), p, dim=dim) * peak.squeeze(dim)
+    size: Tensor = torch.linalg.vector_norm(x / _nonzero(peak), p, dim=dim) * peak.squeeze(dim)
+    return size
 
 
 def vector_direction(x: Tensor, p: float, dim: int) -> Tensor:
@@ -81,7 +82,8 @@ def _nonzero(divisor: Tensor) -> Tensor:
 
 def _singular_values(W: Tensor) -> Tensor:
     peak = _nonzero(W.abs().amax((-2, -1), keepdim=True))
-    return torch.linalg.svdvals(W / peak) * peak.squeeze(-1)
+    values: Tensor = torch.linalg.svdvals(W / peak) * peak.squeeze(-1)
+    return values
 
 
 @dataclass(frozen=True)
@@ -206,7 +208,7 @@ class OperatorNorm:
 
 
 def norm(name: str, p: float | None = None, q: float | None = None) -> OperatorNorm:
-    """The norm of that name; ``row`` takes ``p >= 1`` (default 2), ``column`` takes ``q >= 2`` (default 2), inf included.
+    """The norm of that name; ``row`` takes ``p >= 1``, ``column`` takes ``q >= 2`` (both: default 2, inf included).
 
     Raises ValueError for an unknown name, an exponent out of range, and an exponent that the norm does not have.
 

@@ -25,7 +25,8 @@ def _exact(X: Tensor, steps: int) -> Tensor:
     """From the singular value decomposition; singular values that are rounding errors count as 0."""
     U, S, Vh = torch.linalg.svd(X, full_matrices=False)
     floor = S[..., :1] * torch.finfo(X.dtype).eps * max(X.shape[-2:])
-    return (U * (S > floor).to(X.dtype).unsqueeze(-2)) @ Vh
+    factor: Tensor = (U * (S > floor).to(X.dtype).unsqueeze(-2)) @ Vh
+    return factor
 
 
 def _quintic(X: Tensor, steps: int) -> Tensor:

@@ -22,9 +22,9 @@ PLAIN = {"p": None, "q": None, "polar": "exact", "blocks": (), "decays": True, "
 class SteepestDescent(Optimizer):
     """One optimizer for all parameters of a model: ``W <- (1 - lr weight_decay) W - lr scale direction(L)``.
 
-    ``L`` is the lookahead momentum of the gradient, ``direction`` the unit step of the group's ``norm`` ("sign", "row",
-    "column", "spectral"; or "adam"), and ``scale`` the factor of its shape. State is one tensor per parameter (adam: two
-    and a step count), in float32 or wider, created for a whole group at its first step.
+    ``L`` is the lookahead momentum of the gradient, ``direction`` the unit step of the group's ``norm`` ("sign",
+    "row", "column", "spectral"; or "adam"), and ``scale`` the factor of its shape. State is one tensor per parameter
+    (adam: two and a step count), in float32 or wider, created for a whole group at its first step.
 
     Args:
         params: parameter groups as made by :func:`moga.param_groups`: plain dicts that say everything about their
@@ -135,8 +135,8 @@ class SteepestDescent(Optimizer):
         if self.nonfinite == "raise" and not finite.all():
             bad = [str(name) for (name, grad) in named if not torch.isfinite(grad).all()]
             raise FloatingPointError(
-                f"the gradient of {', '.join(bad)} holds NaN or Inf; no weight was changed. Look for the cause in the loss, "
-                'or drop such steps with nonfinite="skip"'
+                f"the gradient of {', '.join(bad)} holds NaN or Inf; no weight was changed. Look for the cause in the "
+                'loss, or drop such steps with nonfinite="skip"'
             )
         ok = finite.all()
         self._skipped = self._skipped + (~ok).int()
@@ -160,7 +160,12 @@ class SteepestDescent(Optimizer):
                     self.state[weight][key] = value.detach().clone().to(weight.device)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**super().__getstate__(), "nonfinite": self.nonfinite, "maximize": self.maximize, "_skipped": self.skipped}
+        return {
+            **super().__getstate__(),
+            "nonfinite": self.nonfinite,
+            "maximize": self.maximize,
+            "_skipped": self.skipped,
+        }
 
 
 def _peaks(grads: list[Tensor]) -> list[Tensor]:
@@ -173,8 +178,8 @@ def _check_words(group: dict[str, Any]) -> None:
     missing = [key for key in NEEDED if key not in group]
     if missing:
         raise ValueError(
-            f"a parameter group lacks {', '.join(map(repr, missing))}; make groups with moga.param_groups(model, recipe) "
-            "or an optimizer with moga.optimizer(model, recipe, lr=...)"
+            f"a parameter group lacks {', '.join(map(repr, missing))}; make groups with moga.param_groups(model, "
+            "recipe) or an optimizer with moga.optimizer(model, recipe, lr=...)"
         )
     for key, words in (("norm", UPDATES), ("layout", LAYOUTS), ("polar", tuple(POLAR))):
         if group.get(key, words[0]) not in words:

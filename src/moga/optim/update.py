@@ -148,7 +148,7 @@ def _adam(G: list[Tensor], states: list[State], group: Group, finite: Tensor | N
     b1, b2 = group["betas"]
     m, v = [state["exp_avg"] for state in states], [state["exp_avg_sq"] for state in states]
     steps = [state["step"] for state in states]
-    squares = torch._foreach_mul(G, G)
+    squares = list(torch._foreach_mul(G, G))
     if finite is not None:
         G = [torch.where(finite, g, old) for g, old in zip(G, m, strict=True)]
         squares = [torch.where(finite, g, old) for g, old in zip(squares, v, strict=True)]
@@ -166,7 +166,7 @@ def _adam(G: list[Tensor], states: list[State], group: Group, finite: Tensor | N
     return _by_block(D, group, lambda X: X)
 
 
-def _by_block(L: list[Tensor], group: Group, function: Callable[[Tensor], Tensor]) -> list[Tensor]:
+def _by_block(L: Sequence[Tensor], group: Group, function: Callable[[Tensor], Tensor]) -> list[Tensor]:
     """``scale * function`` of every logical matrix of tensors of one shape, all tensors stacked in one call."""
     layout, shape = group["layout"], L[0].shape
     stacks = [torch.stack(same) for same in zip(*(to_matrices(x, layout, group["blocks"]) for x in L), strict=True)]

@@ -84,7 +84,9 @@ def find_roles(
         found[index] = role
     _settle(stored, found, trained)
     return [
-        _assignment(one, role, inputs) for one, role, trains in zip(stored, found, trained, strict=True) if trains and role
+        _assignment(one, role, inputs)
+        for one, role, trains in zip(stored, found, trained, strict=True)
+        if trains and role
     ]
 
 
