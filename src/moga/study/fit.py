@@ -1,0 +1,260 @@
+"""From losses to statements: the best learning rate per width, its drift, and what a transferred rate costs.
+
+numpy only, so that a report can be made where torch is not installed.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+Floats = NDArray[np.float64]
+
+TRANSFERS_DRIFT = 0.15  # octaves of learning rate per doubling of the width
+TRANSFERS_REGRET = 0.02  # nats per token
+FIT_SCALE = 0.1  # nats: a rate whose loss lies this much above the lowest has 1/e of its weight in the fit
+SAME_RATE = 1e-9  # relative: a rate that was fitted on another machine may differ in the last digits
+
+
+@dataclass(frozen=True)
+class Optimum:
+    """The best learning rate. edge: it is the first or last of the grid, so the true one is unknown.
+
+    loss: of the parabola at its vertex. stderr_log2: standard error over seeds, in octaves; None below two seeds.
+    """
+
+    lr: float
+    loss: float
+    edge: bool
+    stderr_log2: float | None = None
+
+
+@dataclass(frozen=True)
+class WidthFit:
+    """One recipe at one width. losses: means over seeds at the rates `lrs`, inf where any seed diverged.
+
+    seeds: how many. optimum: None when every rate diverged. best_loss: the lowest of `losses`.
+    """
+
+    width: int
+    lrs: tuple[float, ...]
+    losses: tuple[float, ...]
+    seeds: int
+    optimum: Optimum | None
+    best_loss: float
+
+    @property
+    def known(self) -> bool:
+        """The optimum is inside the grid."""
+        return self.optimum is not None and not self.optimum.edge
+
+
+@dataclass(frozen=True)
+class Summary:
+    """What a study says of one recipe. None is "unknown" everywhere.
+
+    drift: octaves per doubling of the width, with drift_stderr (None below three widths). regret: nats per token lost
+    at the largest width by training at `regret_lr`, the smallest width's optimum (inf: that run diverged).
+    """
+
+    recipe: str
+    widths: tuple[WidthFit, ...]
+    drift: float | None
+    drift_stderr: float | None
+    regret: float | None
+    regret_lr: float | None
+    transfers: bool | None
+    verdict: str
+
+
+def fit_optimum(lrs: ArrayLike, losses: ArrayLike) -> Optimum:
+    """The vertex of a parabola in log2(lr), fitted by least squares with weights that fall with the excess loss.
+
+    The weight of a rate is ``exp(-(loss - lowest loss) / FIT_SCALE)``: near a flat minimum five rates or so count and
+    the noise of single runs averages out, while the steep ends, which no parabola describes, do not bend the fit. The
+    vertex is kept between the best rate's two neighbours.
+
+    losses: (rates,) or (seeds, rates); the parabola goes through the means over seeds. A loss that is not finite
+    (diverged) counts as infinitely bad, for the mean too. Then, if the best rate has
+    - no neighbour on one side: `edge` is True and the rate itself is returned; nothing says where the optimum is;
+    - a diverged neighbour: the rate itself is returned. It is known to lie between its neighbours (no edge), but a
+      parabola through an infinite loss does not exist.
+
+    Raises:
+        ValueError: shapes that do not match, rates that are not positive and distinct, or no finite mean loss.
+
+    >>> lrs = [0.5, 1.0, 2.0, 4.0]
+    >>> best = fit_optimum(lrs, [3 + (math.log2(lr) - 0.75) ** 2 for lr in lrs])
+    >>> round(math.log2(best.lr), 12), round(best.loss, 12), best.edge
+    (0.75, 3.0, False)
+    """
+    rates, table = _sorted_table(lrs, losses)
+    means = table.mean(axis=0)
+    if not np.isfinite(means).any():
+        raise ValueError("every rate diverged, so none is best; add smaller learning rates")
+    position, loss, edge = _vertex(np.log2(rates), means)
+    return Optimum(float(2.0**position), loss, edge, _stderr(np.log2(rates), table))
+
+
+def _sorted_table(lrs: ArrayLike, losses: ArrayLike) -> tuple[Floats, Floats]:
+    """Rates (rates,) ascending and losses (seeds, rates) in that order, with inf for what is not finite."""
+    rates, table = np.asarray(lrs, dtype=np.float64), np.atleast_2d(np.asarray(losses, dtype=np.float64))
+    if rates.ndim != 1 or table.ndim != 2 or table.shape[1] != len(rates) or not len(rates) or not len(table):
+        raise ValueError(
+            f"losses must have shape (rates,) or (seeds, rates) with rates = {rates.size} as in lrs, "
+            f"and not be empty; got {np.shape(losses)}"
+        )
+    if not (np.isfinite(rates) & (rates > 0)).all() or len(np.unique(rates)) < len(rates):
+        raise ValueError(f"learning rates must be positive, finite and distinct, got {rates.tolist()}")
+    order = np.argsort(rates)
+    table = table[:, order]
+    return rates[order], np.where(np.isfinite(table), table, np.inf)
+
+
+def _vertex(x: Floats, y: Floats) -> tuple[float, float, bool]:
+    """(position, value, edge) of the lowest point of the weighted parabola."""
+    best = int(np.argmin(y))
+    if best in (0, len(x) - 1):
+        return float(x[best]), float(y[best]), True
+    if not np.isfinite(y[best - 1 : best + 2]).all():
+        return float(x[best]), float(y[best]), False
+    finite = np.isfinite(y)
+    offset, excess = x[finite] - x[best], y[finite] - y[best]
+    weights = np.maximum(np.exp(-excess / FIT_SCALE), 1e-9)  # never 0: three points at least must count
+    curvature, slope, level = np.polyfit(offset, excess, 2, w=np.sqrt(weights))
+    if curvature <= 0:  # equal losses: the middle is as good as any
+        return float(x[best]), float(y[best]), False
+    position = float(np.clip(-slope / (2 * curvature), x[best - 1] - x[best], x[best + 1] - x[best]))
+    value = level + slope * position + curvature * position**2
+    return float(x[best] + position), float(y[best] + value), False
+
+
+def _stderr(x: Floats, table: Floats) -> float | None:
+    """Standard error of the mean over the seeds' own optima that lie inside the grid; None below two of them."""
+    fits = [_vertex(x, row) for row in table if np.isfinite(row).any()]
+    positions = [position for position, _, edge in fits if not edge]
+    if len(positions) < 2:
+        return None
+    return float(np.std(positions, ddof=1) / math.sqrt(len(positions)))
+
+
+def transfer_summary(records: Iterable[Mapping[str, Any]]) -> list[Summary]:
+    """One summary per recipe, in the order of appearance. Records are those of one study (one set of settings)."""
+    runs: dict[str, dict[int, dict[float, dict[int, float]]]] = {}
+    for record in records:
+        config, result = record["config"], record["result"]
+        loss = math.inf if result["diverged"] or result["loss"] is None else float(result["loss"])
+        widths = runs.setdefault(config["recipe"], {})
+        widths.setdefault(config["width"], {}).setdefault(config["lr"], {})[config["seed"]] = loss
+    return [_summary(recipe, dict(sorted(widths.items()))) for recipe, widths in runs.items()]
+
+
+def _summary(recipe: str, runs: Mapping[int, Mapping[float, Mapping[int, float]]]) -> Summary:
+    """runs: width -> lr -> seed -> loss, widths ascending."""
+    reference = sorted(next(iter(runs.values())))
+    fits = tuple(_fit_width(width, rates, reference) for width, rates in runs.items())
+    drift, drift_stderr = _drift([fit for fit in fits if fit.known])
+    smallest, largest = fits[0], fits[-1]
+    regret_lr = smallest.optimum.lr if smallest.known and smallest.optimum else None
+    regret = None if regret_lr is None or smallest is largest else _regret(runs[largest.width], largest, regret_lr)
+    unknown = _why_unknown(fits, regret)
+    transfers = None
+    if regret == math.inf:
+        transfers = False
+    elif not unknown and drift is not None and regret is not None:
+        transfers = abs(drift) <= TRANSFERS_DRIFT and regret <= TRANSFERS_REGRET
+    verdict = f"{recipe}: " + _verdict(fits, drift, regret, transfers, unknown)
+    return Summary(recipe, fits, drift, drift_stderr, regret, regret_lr, transfers, verdict)
+
+
+def _fit_width(width: int, runs: Mapping[float, Mapping[int, float]], reference: Sequence[float]) -> WidthFit:
+    """The fit over the grid of this width: the rates that the smallest width has, or that lie outside its range.
+
+    What is left out is inside the smallest width's range but not on its grid: the runs at that width's optimum. Only
+    seeds that have every rate of the grid are used (of an unfinished study, those with the most rates).
+    """
+    grid = {rate: runs[rate] for rate in sorted(runs) if rate in reference or not reference[0] < rate < reference[-1]}
+    counts = {seed: sum(seed in losses for losses in grid.values()) for losses in grid.values() for seed in losses}
+    if not counts:
+        return WidthFit(width, (), (), 0, None, math.inf)
+    seeds = sorted(seed for seed, count in counts.items() if count == max(counts.values()))
+    rates = [rate for rate, losses in grid.items() if all(seed in losses for seed in seeds)]
+    if not rates:
+        seeds = seeds[:1]
+        rates = [rate for rate, losses in grid.items() if seeds[0] in losses]
+    table = np.array([[grid[rate][seed] for rate in rates] for seed in seeds])
+    means = table.mean(axis=0)
+    optimum = fit_optimum(rates, table) if np.isfinite(means).any() else None
+    return WidthFit(width, tuple(rates), tuple(means.tolist()), len(seeds), optimum, float(means.min()))
+
+
+def _drift(fits: Sequence[WidthFit]) -> tuple[float | None, float | None]:
+    """Least-squares slope of log2(optimum) against log2(width), and its standard error from the residuals."""
+    if len(fits) < 2:
+        return None, None
+    x = np.log2([fit.width for fit in fits])
+    y = np.log2([fit.optimum.lr for fit in fits if fit.optimum])
+    x = x - x.mean()
+    slope = float(x @ y / (x @ x))
+    if len(fits) < 3:
+        return slope, None
+    residuals = y - y.mean() - slope * x
+    return slope, float(math.sqrt(residuals @ residuals / (len(fits) - 2) / (x @ x)))
+
+
+def _regret(runs: Mapping[float, Mapping[int, float]], largest: WidthFit, lr: float) -> float | None:
+    """Loss of the runs at `lr` minus the lowest loss of the grid, over the same seeds; below 0 if `lr` beats it."""
+    there = next((losses for rate, losses in runs.items() if math.isclose(rate, lr, rel_tol=SAME_RATE)), None)
+    if there is None or not math.isfinite(largest.best_loss):
+        return None
+    best = runs[largest.lrs[int(np.argmin(largest.losses))]]
+    seeds = sorted(set(there) & set(best))
+    if len(seeds) < largest.seeds:
+        return None
+    return float(np.mean([there[seed] for seed in seeds]) - np.mean([best[seed] for seed in seeds]))
+
+
+def _why_unknown(fits: Sequence[WidthFit], regret: float | None) -> str:
+    """The first reason why nothing can be said, in words; "" if there is none."""
+    if len(fits) < 2:
+        return f"one width only ({fits[0].width}): add wider models"
+    for fit in fits:
+        if fit.optimum is None:
+            return f"every run at width {fit.width} diverged: add smaller rates"
+        if fit.optimum.edge:
+            if len(fit.lrs) < 3:
+                return f"width {fit.width} has only {len(fit.lrs)} of the 3 rates that a minimum takes: add rates"
+            end, more = ("smallest", "smaller") if fit.optimum.lr == fit.lrs[0] else ("largest", "larger")
+            return (
+                f"the best rate at width {fit.width} is the {end} of its grid ({fit.optimum.lr:.4g}): add {more} rates"
+            )
+    if regret is None:
+        smallest, largest = fits[0].width, fits[-1].width
+        return f"the run at width {largest} with the rate tuned at width {smallest} is missing: run the study again"
+    return ""
+
+
+def _verdict(
+    fits: Sequence[WidthFit], drift: float | None, regret: float | None, transfers: bool | None, unknown: str
+) -> str:
+    parts = []
+    if drift is not None:
+        known = [fit.width for fit in fits if fit.known]
+        parts.append(f"the best rate moved by {drift:+.2f} octave per doubling of width ({known[0]} to {known[-1]})")
+    smallest, largest = fits[0].width, fits[-1].width
+    if regret == math.inf:
+        parts.append(f"the rate tuned at width {smallest} diverges at width {largest}")
+    elif regret is not None:
+        rate = f"the rate tuned at width {smallest}"
+        if round(regret, 3) < 0:
+            parts.append(f"{rate} beats the best of the grid at width {largest} by {-regret:.3f} nats")
+        else:
+            parts.append(f"{rate} costs {abs(regret):.3f} nats at width {largest}")
+    outcome = {True: "it transfers.", False: "it does not transfer.", None: f"unknown whether it transfers: {unknown}."}
+    said = "; ".join(parts)
+    return f"{said}: {outcome[transfers]}" if transfers is not None else "; ".join([*parts, outcome[None]])

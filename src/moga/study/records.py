@@ -1,0 +1,139 @@
+"""Results on disk: `study.json` (what all runs share) and `records.jsonl` (one line per finished run).
+
+A record is believed when its line is whole JSON and its key is the sha256 of its configuration. A line that was cut
+by a crash can only be the last one; it is dropped, and the next append writes over it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+FORMAT = 1
+STUDY_FILE = "study.json"
+RECORDS_FILE = "records.jsonl"
+
+
+class StudyError(ValueError):
+    """A study that cannot go on; the text says what to do."""
+
+
+def config_key(config: Mapping[str, Any]) -> str:
+    """sha256 of the canonical JSON text: keys sorted, no spaces, floats in their shortest exact form.
+
+    >>> config_key({"width": 32, "lr": 0.1}) == config_key({"lr": 0.1, "width": 32})
+    True
+    """
+    text = json.dumps(dict(config), sort_keys=True, separators=(",", ":"), allow_nan=False)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def append_record(directory: str | Path, record: Mapping[str, Any]) -> None:
+    """Add one line, on the disk when this returns. A cut last line is removed first, so lines never run together."""
+    line = json.dumps(dict(record), allow_nan=False).encode() + b"\n"
+    path = Path(directory) / RECORDS_FILE
+    with open(path, "r+b" if path.exists() else "w+b") as file:
+        lines = file.read()
+        tail = lines[lines.rfind(b"\n") + 1 :]
+        if tail and _parse(tail) is None:
+            file.truncate(len(lines) - len(tail))
+        elif tail:
+            line = b"\n" + line
+        file.seek(0, os.SEEK_END)
+        file.write(line)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def read_records(directory: str | Path) -> list[dict[str, Any]]:
+    """All finished runs, each once, in the order of the file; [] if there is no file. A cut last line is dropped.
+
+    Raises:
+        StudyError: a line in the middle that is no JSON, or a record whose key is not that of its configuration.
+    """
+    path = Path(directory) / RECORDS_FILE
+    if not path.exists():
+        return []
+    lines = path.read_bytes().split(b"\n")
+    records: dict[str, dict[str, Any]] = {}
+    for number, line in enumerate(lines, start=1):
+        record = _parse(line)
+        if record is None:
+            if line and number < len(lines):
+                raise StudyError(f"{path}, line {number}: not a JSON object; remove the line and run the study again")
+            continue
+        if record.get("key") != config_key(record.get("config", {})):
+            raise StudyError(
+                f"{path}, line {number}: the key is not that of the configuration, so one of them was edited; "
+                "remove the line and run the study again"
+            )
+        records[record["key"]] = record
+    return list(records.values())
+
+
+def _parse(line: bytes) -> dict[str, Any] | None:
+    """The line's JSON object, or None. No beginning of an object is an object, so a cut line gives None."""
+    try:
+        value = json.loads(line)
+    except ValueError:
+        return None
+    return value if isinstance(value, dict) else None
+
+
+def read_study(directory: str | Path) -> dict[str, Any]:
+    """What all runs of the directory share: format, settings, corpus, commands.
+
+    Raises:
+        StudyError: no study there, or one that this version cannot read.
+    """
+    path = Path(directory) / STUDY_FILE
+    if not path.exists():
+        raise StudyError(f"{directory} holds no study ({STUDY_FILE} is missing); name a directory that a study wrote")
+    study = _parse(path.read_bytes())
+    if study is None or study.get("format") != FORMAT:
+        raise StudyError(f"{path} is not a study of format {FORMAT}; it is damaged or from another version of moga")
+    return study
+
+
+def open_study(
+    directory: str | Path, settings: Mapping[str, Any], corpus: Mapping[str, Any], command: str = ""
+) -> None:
+    """Begin a study in a new or empty directory, or go on with one that has the same settings.
+
+    Raises:
+        StudyError: the path is a file, holds other files, or holds a study with other settings.
+    """
+    folder = Path(directory)
+    part = folder / f"{STUDY_FILE}.part"
+    if folder.exists() and not folder.is_dir():
+        raise StudyError(f"{folder} is a file; give a directory (--out) for the study")
+    commands: list[str] = []
+    if (folder / STUDY_FILE).exists():
+        study = read_study(folder)
+        _check_same(folder, study["settings"], settings)
+        commands = study["commands"]
+    elif folder.exists() and any(path.name != part.name for path in folder.iterdir()):
+        raise StudyError(
+            f"{folder} holds files but no study ({STUDY_FILE} is missing); give a new or empty directory (--out)"
+        )
+    folder.mkdir(parents=True, exist_ok=True)
+    if command and command not in commands:
+        commands = [*commands, command]
+    study = {"format": FORMAT, "settings": dict(settings), "corpus": dict(corpus), "commands": commands}
+    # Written beside and moved into place: a crash leaves the old file or the new one, never half of one.
+    part.write_text(json.dumps(study, indent=2) + "\n")
+    part.replace(folder / STUDY_FILE)
+
+
+def _check_same(folder: Path, old: Mapping[str, Any], new: Mapping[str, Any]) -> None:
+    names = [name for name in [*old, *(name for name in new if name not in old)] if old.get(name) != new.get(name)]
+    if names:
+        differences = "; ".join(f"{name}: {old.get(name)} there, {new.get(name)} now" for name in names)
+        raise StudyError(
+            f"{folder} holds a study with other settings ({differences}); runs under different settings cannot be "
+            "compared, so give another directory (--out) or the settings of the study"
+        )
