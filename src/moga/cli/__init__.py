@@ -1,0 +1,72 @@
+"""The ``moga`` command: runs the command line and turns what goes wrong into one line and an exit code.
+
+Exit codes: 0 done; 2 bad input (one line on stderr); 130 stopped with Ctrl-C. A bug keeps its traceback.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+__all__ = ["main"]
+
+EXTRAS = ("accelerate", "jinja2", "matplotlib", "numpy", "plotly", "rich", "transformers", "typer")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command and return its exit code; ``arguments`` are those of the process where not given.
+
+    >>> main(["--version"])
+    moga 0.1.0
+    0
+    """
+    arguments = list(sys.argv[1:] if arguments is None else arguments)
+    try:
+        return _run(arguments)
+    except ModuleNotFoundError as error:
+        if error.name not in EXTRAS:
+            raise
+        return _fail(f'the module {error.name} is missing; the command line needs: pip install "moga[study]"')
+    except (ValueError, OSError) as error:
+        if _raised_by_moga(error):
+            return _fail(str(error))
+        if isinstance(error, OSError) and error.filename is not None:  # the system's word on a file that the user named
+            return _fail(f"{error.strerror}: {error.filename}")
+        raise
+
+
+def _run(arguments: list[str]) -> int:
+    """Parse and run; what typer itself finds wrong (an unknown option, a missing value) is one line as well."""
+    import typer
+
+    from moga.cli.commands import Stopped, app
+
+    # typer may bring its own copy of click, so its errors are reached through the one name that it makes public.
+    usage_error: Any = typer.BadParameter.__mro__[1]
+
+    try:
+        code = app(arguments, prog_name="moga", standalone_mode=False, obj=arguments)
+    except Stopped as stopped:
+        return _fail(str(stopped), 130)
+    except typer.Abort:  # Ctrl-C outside a sweep: typer raises this or, in newer releases, returns 130
+        code = 130
+    except usage_error as error:
+        text = error.format_message()
+        return _fail(text) if text else 2  # no command: help was shown, and there is nothing to add
+    return _fail("stopped", 130) if code == 130 else int(code or 0)
+
+
+def _raised_by_moga(error: BaseException) -> bool:
+    """Whether the innermost frame is moga's own: then the text was written for the user, else it is a bug."""
+    trace = error.__traceback__
+    name = ""
+    while trace is not None:
+        name = trace.tb_frame.f_globals.get("__name__", "")
+        trace = trace.tb_next
+    return name.partition(".")[0] == "moga"
+
+
+def _fail(text: str, code: int = 2) -> int:
+    print("moga: " + " ".join(text.split()), file=sys.stderr)
+    return code

@@ -1,0 +1,161 @@
+"""The commands: parse, call, print. Each imports what it runs when it runs, so that help comes at once."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+
+if TYPE_CHECKING:
+    from moga.study.sweep import Outcome
+
+__all__ = ["Stopped", "app"]
+
+app = typer.Typer(
+    help="Tune the learning rate on a small model, use it on a large one: the study, its report, and the rules.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+
+
+class Stopped(Exception):
+    """A sweep was stopped by the user; the text says how to go on."""
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        from moga import __version__
+
+        typer.echo(f"moga {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    """Options before the command."""
+
+
+@app.command()
+def transfer(
+    context: typer.Context,
+    out: Annotated[Path, typer.Option(help="Directory for records and report; an interrupted one goes on.")],
+    preset: Annotated[str, typer.Option(help="What to run where nothing else is said: quick or full.")] = "quick",
+    recipe: Annotated[
+        list[str] | None, typer.Option(help="Recipe to run; repeat it or give a comma list.", metavar="NAME")
+    ] = None,
+    widths: Annotated[str | None, typer.Option(help="Widths, as in 64,128,256.")] = None,
+    lrs: Annotated[
+        list[str] | None,
+        typer.Option(help='Learning rates, as in "2**-6:2**-1" or "moga-row=2**-6:2**-1"; may be repeated.'),
+    ] = None,
+    seeds: Annotated[str | None, typer.Option(help="How many seeds (2), or which (0,1).")] = None,
+    model: Annotated[str | None, typer.Option(help="Model family: gpt2 or llama.")] = None,
+    layers: Annotated[int | None, typer.Option(help="Blocks of the model.")] = None,
+    length: Annotated[int | None, typer.Option("--context", help="Tokens of context.")] = None,
+    batch: Annotated[int | None, typer.Option(help="Windows of text per step.")] = None,
+    steps: Annotated[int | None, typer.Option(help="Optimizer steps of a run.")] = None,
+    warmup: Annotated[int | None, typer.Option(help="Steps of linear warm-up; a tenth of --steps by default.")] = None,
+    decay: Annotated[str | None, typer.Option(help="Decay of the rate: linear, cosine or constant.")] = None,
+    weight_decay: Annotated[float | None, typer.Option(help="Decoupled weight decay, per unit of lr.")] = None,
+    clip: Annotated[float | None, typer.Option(help="Largest gradient norm; none by default.")] = None,
+    data: Annotated[
+        Path | None, typer.Option(help="Text file or directory; by default the source of Python's library.")
+    ] = None,
+    workers: Annotated[int | None, typer.Option(help="Runs at a time; by default one per CPU.")] = None,
+    threads: Annotated[int, typer.Option(help="Threads of each run.")] = 1,
+) -> None:
+    """Train widths x learning rates x recipes, and say whether the learning rate transfers."""
+    from moga.cli.plan import make_plan
+
+    plan = make_plan(
+        preset,
+        recipes=recipe or (),
+        rates=lrs or (),
+        widths=widths,
+        seeds=seeds,
+        settings={
+            "family": model,
+            "layers": layers,
+            "context": length,
+            "batch": batch,
+            "steps": steps,
+            "warmup": warmup,
+            "decay": decay,
+            "weight_decay": weight_decay,
+            "clip": clip,
+        },
+    )
+    from moga.cli.progress import duration, show_progress
+    from moga.study.sweep import run_sweep
+
+    command = shlex.join(["moga", *context.obj])
+    try:
+        with show_progress(Console(stderr=True)) as progress:
+            outcome = run_sweep(
+                plan, out, data=data, workers=workers, threads=threads, command=command, progress=progress
+            )
+    except KeyboardInterrupt:
+        raise Stopped(f"stopped; the finished runs are kept in {out}. To go on: {command}") from None
+    typer.echo(f"{_counts(outcome)} in {duration(outcome.seconds)}")
+    _report(out)
+
+
+def _counts(outcome: Outcome) -> str:
+    text = f"{outcome.ran} run{'s' * (outcome.ran != 1)}"
+    text += f" ({outcome.reused} more from before)" if outcome.reused else ""
+    return text + (f", {outcome.diverged} diverged" if outcome.diverged else "")
+
+
+@app.command()
+def report(
+    directory: Annotated[Path, typer.Argument(help="Directory that `moga transfer` wrote.")],
+) -> None:
+    """Write report.html and the figures again, from the records of a directory."""
+    _report(directory)
+
+
+def _report(directory: Path) -> None:
+    """Write the report; print the verdict of each recipe and where the report is."""
+    from moga.report.page import write_report
+    from moga.study.fit import transfer_summary
+    from moga.study.records import read_records
+
+    path = write_report(directory)
+    for summary in transfer_summary(read_records(directory)):
+        typer.echo(summary.verdict)
+    typer.echo(f"report: {path}")
+
+
+@app.command()
+def inspect(
+    family: Annotated[str, typer.Argument(help="Model family: gpt2 or llama.", metavar="MODEL")],
+    width: Annotated[int, typer.Option(help="Width of the model.")] = 128,
+    recipe: Annotated[str, typer.Option(help="Recipe whose rules to show.")] = "moga-row",
+    layers: Annotated[int | None, typer.Option(help="Blocks of the model; as in the study by default.")] = None,
+) -> None:
+    """Show which parameter gets which role, layout, norm and scale."""
+    from moga.rules.groups import describe, param_groups
+    from moga.study.models import build_model
+    from moga.study.settings import Settings
+
+    settings = Settings(family=family) if layers is None else Settings(family=family, layers=layers)
+    model = build_model(
+        settings.family,
+        width,
+        layers=settings.layers,
+        head_size=settings.head_size,
+        context=settings.context,
+        seed=0,
+    )
+    groups = param_groups(model, recipe)
+    total = sum(parameter.numel() for group in groups for parameter in group["params"])
+    typer.echo(f"{family}, width {width}, {settings.layers} layers, {total:,} parameters, recipe {recipe}")
+    typer.echo(describe(groups))

@@ -1,0 +1,111 @@
+"""What a sweep shows while it runs: a live bar in a terminal, one plain line per finished run anywhere else."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from moga.study.sweep import State
+
+__all__ = ["duration", "show_progress"]
+
+PHASES = {"grid": "sweep", "regret": "regret"}
+
+
+def duration(seconds: float | None) -> str:
+    """Seconds as a person says them; an unknown time is three dots.
+
+    >>> duration(7.4), duration(200), duration(7300), duration(None)
+    ('7 s', '3 min 20 s', '2 h 1 min', '...')
+    """
+    if seconds is None or not math.isfinite(seconds):
+        return "..."
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60} s"
+    return f"{whole // 3600} h {whole % 3600 // 60} min"
+
+
+@contextmanager
+def show_progress(console: Console) -> Iterator[Callable[[State], None]]:
+    """A function to give the state of the sweep to, as often as it likes."""
+    if not console.is_terminal:
+        yield _Lines(console)
+        return
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(bar_width=24),
+        MofNCompleteColumn(),
+        TextColumn("{task.fields[status]}"),
+    )
+    with Progress(*columns, console=console, refresh_per_second=5) as progress:
+        yield _Bar(progress)
+
+
+class _Bar:
+    """One bar per phase, with the losses of the runs in progress and the time that is left."""
+
+    def __init__(self, progress: Progress) -> None:
+        self._progress = progress
+        self._tasks: dict[str, TaskID] = {}
+
+    def __call__(self, state: State) -> None:
+        if state.phase not in self._tasks:
+            if state.total == 0:
+                return
+            name = PHASES[state.phase]
+            self._tasks[state.phase] = self._progress.add_task(name, total=state.total, status="starting")
+        self._progress.update(self._tasks[state.phase], completed=state.done, status=_status(state))
+
+
+def _status(state: State) -> str:
+    parts = [
+        f"{item.run.recipe} {item.run.width}: {_loss(item.loss)}"
+        for item in state.active.values()
+        if item.loss is not None
+    ]
+    if state.diverged:
+        parts.append(f"{state.diverged} diverged")
+    if state.done < state.total:
+        parts.append(f"{duration(state.seconds_left)} left")
+    return "  ".join(parts)
+
+
+class _Lines:
+    """A line when a phase starts and one for each run that finishes: readable in a log."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._phase = ""
+
+    def __call__(self, state: State) -> None:
+        if state.phase != self._phase and state.total:
+            self._phase = state.phase
+            reused = f", {state.reused} of them from before" if state.reused else ""
+            self._print(f"{PHASES[state.phase]}: {state.total} run{'s' * (state.total != 1)}{reused}")
+        if state.latest is not None:
+            left = f", {duration(state.seconds_left)} left" if state.done < state.total else ""
+            self._print(f"[{state.done}/{state.total}] {_finished(state.latest)}{left}")
+
+    def _print(self, text: str) -> None:
+        self._console.print(text, markup=False, highlight=False, soft_wrap=True)
+
+
+def _finished(record: dict[str, Any]) -> str:
+    config, result = record["config"], record["result"]
+    loss = "diverged" if result["diverged"] else f"loss {_loss(result['loss'])}"
+    return f"{config['recipe']}, width {config['width']}, lr {config['lr']:.4g}, seed {config['seed']}: {loss}"
+
+
+def _loss(loss: float | None) -> str:
+    return f"{loss:.3f}" if loss is not None and math.isfinite(loss) else "diverged"

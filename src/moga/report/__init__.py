@@ -1,0 +1,1 @@
+"""Records into pictures and one self-contained page. Nothing here imports torch, nor trains anything."""

@@ -1,0 +1,211 @@
+"""The command line: words in, runs and text out, one line for what is wrong."""
+
+from __future__ import annotations
+
+import io
+import json
+import shlex
+import sys
+from types import SimpleNamespace
+
+import pytest
+from rich.console import Console
+
+from moga.cli import main
+from moga.cli.plan import make_plan, parse_recipes, parse_seeds
+from moga.cli.progress import show_progress
+from moga.study import sweep
+from moga.study.presets import PRESETS
+
+TINY = ["--recipe", "moga-row", "--widths", "32,64", "--lrs", "2**-4:2**-2", "--steps", "3", "--batch", "2"]
+TINY += ["--context", "16", "--layers", "1", "--workers", "1"]
+
+
+def test_transfer_trains_reports_and_goes_on(tmp_path, capsys):
+    data, out = tmp_path / "text.txt", tmp_path / "runs" / "tiny"
+    data.write_text("The quick brown fox jumps over the lazy dog. " * 400)
+    arguments = ["transfer", *TINY, "--data", str(data), "--out", str(out)]
+    assert main(arguments) == 0
+    said = capsys.readouterr()
+    assert said.out.splitlines()[0].startswith("6 runs") or said.out.splitlines()[0].startswith("7 runs")
+    assert "moga-row: " in said.out
+    assert said.out.splitlines()[-1] == f"report: {out / 'report.html'}"
+    assert "sweep: 6 runs\n[1/6] moga-row, width 64, lr 0.0625, seed 0: loss " in said.err
+    assert json.loads((out / "study.json").read_text())["commands"] == [shlex.join(["moga", *arguments])]
+    page = (out / "report.html").read_text(encoding="utf-8")
+    assert "moga transfer --recipe moga-row" in page
+
+    assert main(arguments) == 0
+    again = capsys.readouterr()
+    assert again.out.splitlines()[0].startswith("0 runs (")
+    assert "from before" in again.err
+
+
+def test_report_is_written_again_from_records(make_study, capsys):
+    directory = make_study({"moga-row": {}, "adamw": {"drift": -0.9, "optimum": -3.0}})
+    assert main(["report", str(directory)]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].startswith("moga-row: the best rate moved by ")
+    assert lines[1].startswith("adamw: the best rate moved by -0.90 octave per doubling")
+    assert lines[-1] == f"report: {directory / 'report.html'}"
+
+
+@pytest.mark.parametrize("family", ["gpt2", "llama"])
+@pytest.mark.parametrize("recipe", ["moga-row", "adamw"])
+def test_inspect_fits_in_80_columns(family, recipe, capsys):
+    assert main(["inspect", family, "--width", "64", "--recipe", recipe, "--layers", "1"]) == 0
+    text = capsys.readouterr().out
+    assert text.startswith(f"{family}, width 64, 1 layers, ")
+    assert all(role in text for role in ("input", "hidden", "output", "vector"))
+    assert max(map(len, text.splitlines())) <= 80
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (["bogus"], "No such command 'bogus'"),
+        (["transfer"], "Missing option '--out'"),
+        (["transfer", "--out", "{tmp}/x", "--stepz", "3"], "No such option: --stepz"),
+        (["transfer", "--out", "{tmp}/x", "--steps", "many"], "Invalid value for '--steps'"),
+        (["transfer", "--out", "{tmp}/x", "--preset", "huge"], "unknown preset 'huge'; known: quick, full"),
+        (["transfer", "--out", "{tmp}/x", "--recipe", "foo"], "unknown recipe 'foo'"),
+        (["transfer", "--out", "{tmp}/x", "--widths", "wide"], "'wide' is no list of whole numbers"),
+        (["transfer", "--out", "{tmp}/x", "--widths", "33"], "width 33 is not a multiple"),
+        (["transfer", "--out", "{tmp}/x", "--lrs", "fast"], "'fast' is no learning rate"),
+        (["transfer", "--out", "{tmp}/x", "--lrs", "sgd=1:2"], "--lrs 'sgd=1:2' is for a recipe that is not run"),
+        (["transfer", "--out", "{tmp}/x", "--seeds", "0"], "numbers must be at least 1, got 0"),
+        (["transfer", "--out", "{tmp}/x", "--model", "bert"], "unknown model family 'bert'"),
+        (["transfer", "--out", "{tmp}/x", "--data", "{tmp}/none.txt"], "no such file or directory"),
+        (["transfer", "--out", "{tmp}/file"], "is a file; give a directory (--out)"),
+        (["transfer", "--out", "{tmp}/file/x"], "Not a directory: "),
+        (["report", "{tmp}/x"], "holds no study"),
+        (["inspect", "bert"], "unknown model family 'bert'"),
+        (["inspect", "gpt2", "--recipe", "foo"], "unknown recipe 'foo'"),
+    ],
+)
+def test_bad_input_is_one_line_and_exit_code_2(arguments, text, tmp_path, capsys):
+    (tmp_path / "file").write_text("not a directory")
+    assert main([word.replace("{tmp}", str(tmp_path)) for word in arguments]) == 2
+    said = capsys.readouterr().err
+    assert said.startswith("moga: ")
+    assert text in said
+    assert said.count("\n") == 1
+    assert not (tmp_path / "x").exists()
+
+
+def test_no_command_shows_the_commands(capsys):
+    assert main([]) == 2
+    said = capsys.readouterr()
+    assert all(command in said.out + said.err for command in ("transfer", "report", "inspect"))
+    assert "moga: " not in said.err
+
+
+def test_ctrl_c_says_how_to_go_on(tmp_path, monkeypatch, capsys):
+    def interrupted(*_, **__):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(sweep, "run_sweep", interrupted)
+    arguments = ["transfer", "--out", str(tmp_path / "my runs")]
+    assert main(arguments) == 130
+    assert capsys.readouterr().err == (
+        f"moga: stopped; the finished runs are kept in {tmp_path}/my runs. "
+        f"To go on: moga transfer --out '{tmp_path}/my runs'\n"
+    )
+
+
+def test_ctrl_c_elsewhere_stops_quietly(monkeypatch, capsys):
+    def interrupted(*_, **__):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("moga.report.page.write_report", interrupted)
+    assert main(["report", "anywhere"]) == 130
+    assert capsys.readouterr().err.strip() == "moga: stopped"
+
+
+@pytest.mark.parametrize("error", [ValueError("a bug"), OSError("a bug"), TypeError("a bug")])
+def test_a_bug_keeps_its_traceback(error, tmp_path, monkeypatch):
+    def broken(*_, **__):
+        raise error
+
+    monkeypatch.setattr(sweep, "run_sweep", broken)
+    with pytest.raises(type(error), match="a bug"):
+        main(["transfer", "--out", str(tmp_path / "x")])
+
+
+def test_without_the_extra_the_command_names_it(monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, "typer", None)
+    assert main(["--help"]) == 2
+    assert capsys.readouterr().err == (
+        'moga: the module typer is missing; the command line needs: pip install "moga[study]"\n'
+    )
+
+
+def test_another_missing_module_is_a_bug(monkeypatch):
+    monkeypatch.setitem(sys.modules, "moga.study.sweep", None)
+    with pytest.raises(ModuleNotFoundError):
+        main(["transfer", "--out", "x"])
+
+
+def test_recipes_and_seeds_are_read():
+    assert parse_recipes(["adamw", "moga-row, lion", ""]) == ("adamw", "moga-row", "lion")
+    assert parse_seeds("2") == (0, 1)
+    assert parse_seeds("3,1") == (1, 3)
+
+
+def test_a_preset_alone_is_the_preset():
+    for name, plan in PRESETS.items():
+        assert make_plan(name) == plan
+
+
+def test_rates_go_from_the_recipe_to_all_to_the_preset():
+    plan = make_plan("quick", recipes=["moga-row", "adamw", "lion"], rates=["moga-row=0.1,0.2"])
+    assert plan.rates["moga-row"] == (0.1, 0.2)
+    assert plan.rates["adamw"] == PRESETS["quick"].rates["adamw"]
+    assert "lion" in plan.rates
+    plan = make_plan("quick", recipes=["moga-row", "adamw"], rates=["adamw=0.001", "0.5:1"])
+    assert dict(plan.rates) == {"moga-row": (0.5, 1.0), "adamw": (0.001,)}
+
+
+def test_fewer_steps_bring_a_shorter_warmup():
+    assert make_plan("quick", settings={"steps": 50, "batch": None}).settings.warmup == 5
+    assert make_plan("quick", settings={"steps": 50, "warmup": 1}).settings.warmup == 1
+
+
+def fake_states():
+    """What a sweep reports: a start, a step of a run, two ends (one diverged)."""
+    run = SimpleNamespace(recipe="adamw", width=64)
+    active = {0: SimpleNamespace(run=run, step=3, loss=2.5), 1: SimpleNamespace(run=run, step=0, loss=None)}
+    config = {"recipe": "adamw", "width": 64, "lr": 0.03125, "seed": 1}
+    good = {"config": config, "result": {"diverged": False, "loss": 2.25}}
+    bad = {"config": config, "result": {"diverged": True, "loss": None}}
+    base = {"phase": "grid", "total": 3, "reused": 1, "active": {}, "diverged": 0, "latest": None, "seconds_left": None}
+    return [
+        SimpleNamespace(**base | {"done": 1}),
+        SimpleNamespace(**base | {"done": 1, "active": active, "seconds_left": 75.0}),
+        SimpleNamespace(**base | {"done": 2, "latest": good, "seconds_left": 30.0}),
+        SimpleNamespace(**base | {"done": 3, "latest": bad, "diverged": 1, "seconds_left": 0.0}),
+        SimpleNamespace(**base | {"phase": "regret", "total": 0, "done": 0}),
+    ]
+
+
+def test_plain_lines_outside_a_terminal():
+    text = io.StringIO()
+    with show_progress(Console(file=text, force_terminal=False)) as progress:
+        for state in fake_states():
+            progress(state)
+    assert text.getvalue().splitlines() == [
+        "sweep: 3 runs, 1 of them from before",
+        "[2/3] adamw, width 64, lr 0.03125, seed 1: loss 2.250, 30 s left",
+        "[3/3] adamw, width 64, lr 0.03125, seed 1: diverged",
+    ]
+
+
+def test_a_live_bar_in_a_terminal():
+    states = fake_states()
+    for upto, expected in ((2, "adamw 64: 2.500  1 min 15 s left"), (5, "1 diverged")):
+        text = io.StringIO()
+        with show_progress(Console(file=text, force_terminal=True, width=100)) as progress:
+            for state in states[:upto]:
+                progress(state)
+        assert expected in text.getvalue()
+        assert "sweep" in text.getvalue()
