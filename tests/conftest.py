@@ -12,8 +12,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import settings
 
 from moga.study.records import append_record, config_key
+
+# Machines that run tests are shared, so time says nothing; the same examples everywhere make a failure repeatable.
+settings.register_profile("moga", deadline=None, derandomize=True)
+settings.load_profile("moga")
 
 SETTINGS = {
     "family": "gpt2",

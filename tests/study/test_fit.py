@@ -164,6 +164,10 @@ def test_a_diverged_transfer_does_not_transfer() -> None:
         ),
         (study({32: -3.0, 64: -3.0})[:-6] + [record(64, lr, None) for lr in GRID], "every run at width 64 diverged"),
         (study({32: -3.4, 64: -3.4}), "the run at width 64 with the rate tuned at width 32 is missing: run the study"),
+        (
+            study({32: -3.0, 64: -3.4}, [record(64, 2.0**-3.0, 2.01)]),
+            "the best rate moves, but over these widths that costs nothing: add widths or seeds",
+        ),
         (study({32: -3.0, 64: -3.0})[:7], "width 64 has only 1 of the 3 rates that a minimum takes: add rates"),
     ],
 )

@@ -59,12 +59,17 @@ def transfer(
     seeds: Annotated[str | None, typer.Option(help="How many seeds (2), or which (0,1).")] = None,
     model: Annotated[str | None, typer.Option(help="Model family: gpt2 or llama.")] = None,
     layers: Annotated[int | None, typer.Option(help="Blocks of the model.")] = None,
+    head_size: Annotated[int | None, typer.Option(help="Width of one attention head; widths are multiples.")] = None,
     length: Annotated[int | None, typer.Option("--context", help="Tokens of context.")] = None,
     batch: Annotated[int | None, typer.Option(help="Windows of text per step.")] = None,
     steps: Annotated[int | None, typer.Option(help="Optimizer steps of a run.")] = None,
     warmup: Annotated[int | None, typer.Option(help="Steps of linear warm-up; a tenth of --steps by default.")] = None,
     decay: Annotated[str | None, typer.Option(help="Decay of the rate: linear, cosine or constant.")] = None,
     weight_decay: Annotated[float | None, typer.Option(help="Decoupled weight decay, per unit of lr.")] = None,
+    momentum: Annotated[
+        float | None, typer.Option(help="b1 of the gradient's average; the recipe's by default.")
+    ] = None,
+    betas: Annotated[str | None, typer.Option(help="The two averages of adam, as in 0.9,0.95.")] = None,
     clip: Annotated[float | None, typer.Option(help="Largest gradient norm; none by default.")] = None,
     data: Annotated[
         Path | None, typer.Option(help="Text file or directory; by default the source of Python's library.")
@@ -73,7 +78,7 @@ def transfer(
     threads: Annotated[int, typer.Option(help="Threads of each run.")] = 1,
 ) -> None:
     """Train widths x learning rates x recipes, and say whether the learning rate transfers."""
-    from moga.cli.plan import make_plan
+    from moga.cli.plan import make_plan, parse_betas
 
     plan = make_plan(
         preset,
@@ -84,12 +89,15 @@ def transfer(
         settings={
             "family": model,
             "layers": layers,
+            "head_size": head_size,
             "context": length,
             "batch": batch,
             "steps": steps,
             "warmup": warmup,
             "decay": decay,
             "weight_decay": weight_decay,
+            "momentum": momentum,
+            "betas": None if betas is None else parse_betas(betas),
             "clip": clip,
         },
     )

@@ -10,7 +10,7 @@ from moga.rules.recipes import resolve_recipe
 from moga.study.presets import default_rates, parse_integers, parse_rates, preset
 from moga.study.settings import Plan, Settings
 
-__all__ = ["make_plan", "parse_recipes", "parse_seeds"]
+__all__ = ["make_plan", "parse_betas", "parse_recipes", "parse_seeds"]
 
 Rates = tuple[float, ...]
 
@@ -64,6 +64,21 @@ def parse_seeds(text: str) -> tuple[int, ...]:
     if "," in text:
         return parse_integers(text, least=0)
     return tuple(range(parse_integers(text)[0]))
+
+
+def parse_betas(text: str) -> tuple[float, float]:
+    """Adam's two averages, with a comma.
+
+    Raises ValueError for anything but two numbers (their range is checked where they are used).
+
+    >>> parse_betas("0.9, 0.95")
+    (0.9, 0.95)
+    """
+    try:
+        first, second = (float(part) for part in text.split(","))
+    except ValueError:
+        raise ValueError(f"{text!r} is no pair of betas; write two numbers with a comma, as in 0.9,0.95") from None
+    return first, second
 
 
 def _rates(recipes: Sequence[str], words: Sequence[str], known: Mapping[str, Rates]) -> dict[str, Rates]:

@@ -162,12 +162,8 @@ def _summary(recipe: str, runs: Mapping[int, Mapping[float, Mapping[int, float]]
     smallest, largest = fits[0], fits[-1]
     regret_lr = smallest.optimum.lr if smallest.known and smallest.optimum else None
     regret = None if regret_lr is None or smallest is largest else _regret(runs[largest.width], largest, regret_lr)
-    unknown = _why_unknown(fits, regret)
-    transfers = None
-    if regret == math.inf:
-        transfers = False
-    elif not unknown and drift is not None and regret is not None:
-        transfers = abs(drift) <= TRANSFERS_DRIFT and regret <= TRANSFERS_REGRET
+    unknown = _why_unknown(fits, drift, regret)
+    transfers = None if unknown else regret is not None and regret <= TRANSFERS_REGRET
     verdict = f"{recipe}: " + _verdict(fits, drift, regret, transfers, unknown)
     return Summary(recipe, fits, drift, drift_stderr, regret, regret_lr, transfers, verdict)
 
@@ -219,8 +215,10 @@ def _regret(runs: Mapping[float, Mapping[int, float]], largest: WidthFit, lr: fl
     return float(np.mean([there[seed] for seed in seeds]) - np.mean([best[seed] for seed in seeds]))
 
 
-def _why_unknown(fits: Sequence[WidthFit], regret: float | None) -> str:
+def _why_unknown(fits: Sequence[WidthFit], drift: float | None, regret: float | None) -> str:
     """The first reason why nothing can be said, in words; "" if there is none."""
+    if regret == math.inf:
+        return ""
     if len(fits) < 2:
         return f"one width only ({fits[0].width}): add wider models"
     for fit in fits:
@@ -233,9 +231,11 @@ def _why_unknown(fits: Sequence[WidthFit], regret: float | None) -> str:
             return (
                 f"the best rate at width {fit.width} is the {end} of its grid ({fit.optimum.lr:.4g}): add {more} rates"
             )
-    if regret is None:
+    if regret is None or drift is None:
         smallest, largest = fits[0].width, fits[-1].width
         return f"the run at width {largest} with the rate tuned at width {smallest} is missing: run the study again"
+    if regret <= TRANSFERS_REGRET and abs(drift) > TRANSFERS_DRIFT:
+        return "the best rate moves, but over these widths that costs nothing: add widths or seeds"
     return ""
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 
-from moga.study.settings import Plan, Settings
+from moga.study.settings import Plan
 
 
 def _powers(first: int, last: int) -> tuple[float, ...]:
@@ -29,7 +29,13 @@ PRESETS: dict[str, Plan] = {
         widths=(32, 64, 128),
     ),
     "full": Plan(
-        rates={recipe: DEFAULT_RATES[recipe] for recipe in ("moga-row", "moga-column", "muon", "mup-adamw", "adamw")},
+        rates={
+            "moga-row": _powers(-5, -2),
+            "moga-column": _powers(-5, -2),
+            "muon": _powers(-5, -2),
+            "mup-adamw": _powers(-4, 0),
+            "adamw": _powers(-11, -6),
+        },
         widths=(64, 128, 256),
         seeds=(0, 1),
     ),

@@ -20,7 +20,7 @@ class Settings:
 
     layers, head_size, context: of the model. batch: windows a step. steps, warmup: optimizer steps.
     decay: of the learning rate after the warm-up ("linear" and "cosine" end at zero).
-    weight_decay: per unit of learning rate. betas: of the adam updates. momentum: of all others; None is the recipe's own.
+    weight_decay: per unit of learning rate. betas: of the adam updates. momentum: of all others (None: the recipe's).
     clip: largest gradient norm, None for no clipping. corpus: sha256 of the text.
 
     Raises:
@@ -35,7 +35,7 @@ class Settings:
     steps: int = 200
     warmup: int = 20
     decay: str = "linear"
-    weight_decay: float = 0.0
+    weight_decay: float = 0.1
     momentum: float | None = None
     betas: tuple[float, float] = (0.9, 0.95)
     clip: float | None = None
