@@ -1,6 +1,9 @@
 """Norm-aware optimizers whose learning rate keeps its meaning when a model grows."""
 
-from moga.geometry.norms import NORMS, OperatorNorm, norm
+from moga.geometry.modular import modular_norm
+from moga.geometry.names import norm
+from moga.geometry.network import block_norm
+from moga.geometry.norms import NORMS, OperatorNorm
 from moga.optim.build import optimizer
 from moga.optim.steepest_descent import SteepestDescent
 from moga.rules.groups import describe, param_groups
@@ -13,9 +16,11 @@ __all__ = [
     "RECIPES",
     "OperatorNorm",
     "SteepestDescent",
+    "block_norm",
     "describe",
     "find_roles",
     "initialize_",
+    "modular_norm",
     "norm",
     "optimizer",
     "param_groups",

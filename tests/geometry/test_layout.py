@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from moga import norm
 from moga.geometry.layout import LAYOUTS, from_matrices, to_matrices
+from moga.geometry.norms import norm
 from moga.geometry.shapes import SHAPES, shape_factor
 
 CASES = [

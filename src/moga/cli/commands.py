@@ -67,7 +67,7 @@ def transfer(
     decay: Annotated[str | None, typer.Option(help="Decay of the rate: linear, cosine or constant.")] = None,
     weight_decay: Annotated[float | None, typer.Option(help="Decoupled weight decay, per unit of lr.")] = None,
     momentum: Annotated[
-        float | None, typer.Option(help="b1 of the gradient's average; the recipe's by default.")
+        float | None, typer.Option(help="b1 of the gradient's average; by default the recipe's.")
     ] = None,
     betas: Annotated[str | None, typer.Option(help="The two averages of adam, as in 0.9,0.95.")] = None,
     clip: Annotated[float | None, typer.Option(help="Largest gradient norm; none by default.")] = None,

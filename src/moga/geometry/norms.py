@@ -17,7 +17,6 @@ Laws, for every row of :data:`NORMS` and every ``G != 0``:
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -25,65 +24,32 @@ import torch
 from torch import Tensor
 
 from moga.geometry.polar import polar_factor, work_dtype
+from moga.geometry.vectors import INF, conjugate, mean_scale, nonzero, signs, vector_direction, vector_norm
 
-INF = math.inf
 
+def singular_values(W: Tensor) -> Tensor:
+    """The singular values of (..., out, in), largest first, from entries of at most 1.
 
-def conjugate(p: float) -> float:
-    """The exponent ``p*`` with ``1/p + 1/p* = 1``.
-
-    >>> conjugate(1.5), conjugate(1.0), conjugate(math.inf)
-    (3.0, inf, 1.0)
+    >>> singular_values(torch.tensor([[0.0, 3e30], [4e30, 0.0]]))
+    tensor([4.0000e+30, 3.0000e+30])
     """
-    return INF if p == 1 else 1.0 if p == INF else p / (p - 1)
-
-
-def vector_norm(x: Tensor, p: float, dim: int) -> Tensor:
-    """The p-norm along ``dim``, computed on entries of at most 1 so that no square overflows or vanishes.
-
-    >>> vector_norm(torch.tensor([3e30, -4e30]), 2, dim=-1)
-    tensor(5.0000e+30)
-    """
-    peak = x.abs().amax(dim, keepdim=True)
-    size: Tensor = torch.linalg.vector_norm(x / _nonzero(peak), p, dim=dim) * peak.squeeze(dim)
-    return size
-
-
-def vector_direction(x: Tensor, p: float, dim: int) -> Tensor:
-    """The ``d`` along ``dim`` with conjugate norm 1 and ``<x, d> = |x|_p``; zero where ``x`` is zero.
-
-    It is ``sign(x) |x|^(p-1) / |x|_p^(p-1)``; at p = inf the largest entries share the step.
-
-    >>> vector_direction(torch.tensor([3.0, -4.0]), 2, dim=-1)
-    tensor([ 0.6000, -0.8000])
-    >>> vector_direction(torch.tensor([1.0, -4.0, 4.0]), math.inf, dim=-1)
-    tensor([ 0.0000, -0.5000,  0.5000])
-    """
-    if p == 1:
-        return _sign(x)
-    peak = x.abs().amax(dim, keepdim=True)
-    unit = x / _nonzero(peak)
-    if p == INF:
-        largest = (unit.abs() == 1).to(x.dtype)
-        return unit * largest / _nonzero(largest.sum(dim, keepdim=True))
-    size = torch.linalg.vector_norm(unit, p, dim=dim, keepdim=True)
-    if p == 2:
-        return unit / _nonzero(size)
-    return unit.sign() * (unit.abs() / _nonzero(size)) ** (p - 1)
-
-
-def _sign(x: Tensor) -> Tensor:
-    return x.sign() + 0 * x  # torch.sign(nan) is 0: a step must not hide a gradient that is not finite
-
-
-def _nonzero(divisor: Tensor) -> Tensor:
-    return torch.where(divisor == 0, torch.ones_like(divisor), divisor)
-
-
-def _singular_values(W: Tensor) -> Tensor:
-    peak = _nonzero(W.abs().amax((-2, -1), keepdim=True))
+    peak = nonzero(W.abs().amax((-2, -1), keepdim=True))
     values: Tensor = torch.linalg.svdvals(W / peak) * peak.squeeze(-1)
     return values
+
+
+def pair_scale(p: float, q: float, out: int, in_: int) -> float:
+    """``out^(1/q) / in^(1/p)`` with ``1/inf = 0``: the plain p->q norm of a matrix of size 1.
+
+    Raises ValueError for sizes below 1.
+
+    >>> pair_scale(2, 2, 9, 4), pair_scale(1, INF, 9, 4)
+    (1.5, 0.25)
+    """
+    for word, size in (("out", out), ("in", in_)):
+        if size < 1:
+            raise ValueError(f"a scale needs sizes of at least 1; got {word} = {size}")
+    return mean_scale(out, q) / mean_scale(in_, p)
 
 
 @dataclass(frozen=True)
@@ -105,7 +71,7 @@ NORMS: dict[str, NormRow] = {
         least=INF,
         size=lambda W, p, q: W.abs().amax((-2, -1)),
         dual=lambda G, p, q: G.abs().sum((-2, -1)),
-        direction=lambda G, p, q: _sign(G),
+        direction=lambda G, p, q: signs(G),
     ),
     "column": NormRow(
         free="q",
@@ -127,8 +93,8 @@ NORMS: dict[str, NormRow] = {
         free="",
         default=(2.0, 2.0),
         least=INF,
-        size=lambda W, p, q: _singular_values(W).amax(-1),
-        dual=lambda G, p, q: _singular_values(G).sum(-1),
+        size=lambda W, p, q: singular_values(W).amax(-1),
+        dual=lambda G, p, q: singular_values(G).sum(-1),
         direction=lambda G, p, q: polar_factor(G),
     ),
 }
@@ -164,10 +130,7 @@ class OperatorNorm:
         >>> norm("spectral").scale(9, 4), norm("sign").scale(9, 4), norm("row", p=2).scale(9, 4)
         (1.5, 0.25, 0.5)
         """
-        for word, size in (("out", out), ("in", in_)):
-            if size < 1:
-                raise ValueError(f"a scale needs sizes of at least 1; got {word} = {size}")
-        return float(out ** (1 / self.q) / in_ ** (1 / self.p))
+        return pair_scale(self.p, self.q, out, in_)
 
     def measure(self, W: Tensor, fan: tuple[int, int] | None = None) -> Tensor:
         """The size of ``W`` (..., out, in) as a tensor of the leading shape; 0 for an empty matrix.
@@ -175,7 +138,7 @@ class OperatorNorm:
         >>> norm("sign").measure(torch.ones(3, 4))  # sends the all-ones input to outputs of 4: entries count `in` times
         tensor(4.)
         """
-        W = _matrix(W)
+        W = as_matrix(W)
         if W.numel() == 0:
             return W.new_zeros(W.shape[:-2])
         return NORMS[self.name].size(W, self.p, self.q) / self._scale_of(W, fan)
@@ -186,7 +149,7 @@ class OperatorNorm:
         >>> norm("sign").dual(torch.ones(3, 4))  # the sum of absolute entries, over `in`
         tensor(3.)
         """
-        G = _matrix(G)
+        G = as_matrix(G)
         if G.numel() == 0:
             return G.new_zeros(G.shape[:-2])
         return NORMS[self.name].dual(G, self.p, self.q) * self._scale_of(G, fan)
@@ -200,7 +163,7 @@ class OperatorNorm:
         """
         if G.numel() == 0:
             return torch.zeros_like(G)
-        W = _matrix(G)
+        W = as_matrix(G)
         return (NORMS[self.name].direction(W, self.p, self.q) * self._scale_of(W, fan)).to(G.dtype)
 
     def _scale_of(self, W: Tensor, fan: tuple[int, int] | None) -> float:
@@ -231,7 +194,14 @@ def norm(name: str, p: float | None = None, q: float | None = None) -> OperatorN
     return OperatorNorm(name, exponents["p"], exponents["q"])
 
 
-def _matrix(W: Tensor) -> Tensor:
+def as_matrix(W: Tensor) -> Tensor:
+    """``W`` (..., out, in) in float32 or wider.
+
+    Raises ValueError for a tensor of fewer than two dimensions, TypeError for one that is not real and floating-point.
+
+    >>> as_matrix(torch.ones(2, 3, dtype=torch.bfloat16)).dtype
+    torch.float32
+    """
     if W.ndim < 2:
         raise ValueError(
             f"a matrix (..., out, in) is needed; got shape {tuple(W.shape)}. A vector of d entries is a (d, 1) matrix: "

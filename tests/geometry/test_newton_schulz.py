@@ -1,0 +1,133 @@
+"""The published coefficients, recomputed from their definition; the plain and the Gram form; the scalar maps."""
+
+import math
+
+import pytest
+import torch
+
+from moga.geometry.newton_schulz import (
+    CUBIC,
+    GRAM_RATIO,
+    POLAR_EXPRESS,
+    QUINTIC,
+    gram_iteration,
+    gram_where_cheaper,
+    plain_iteration,
+    safety,
+    schedule,
+)
+
+CUSHION = 0.02407327424182761  # arXiv 2505.16932, Appendix G
+
+
+def value(row, x):
+    a, b, c = row
+    return a * x + b * x**3 + c * x**5
+
+
+def closest_to_one(low, high):
+    """The odd quintic with the least largest deviation from 1 on [low, high], by exchange (Remez).
+
+    It is the one that deviates by E with alternating signs at four points: the two ends and two extrema between them.
+    """
+    points = [low, (3 * low + high) / 4, (low + 3 * high) / 4, high]
+    signs = torch.tensor([1.0, -1.0, 1.0, -1.0], dtype=torch.float64)
+    for _ in range(60):
+        x = torch.tensor(points, dtype=torch.float64)
+        a, b, c, _ = torch.linalg.solve(torch.stack([x, x**3, x**5, signs], 1), torch.ones_like(x)).tolist()
+        root = math.sqrt(9 * b * b - 20 * a * c)  # of p'(x) = a + 3 b x^2 + 5 c x^4
+        points[1:3] = [math.sqrt((-3 * b - root) / (10 * c)), math.sqrt((-3 * b + root) / (10 * c))]
+    return a, b, c
+
+
+def polar_express(least, steps):
+    """Each step's best polynomial for what the steps before it leave."""
+    low, high, rows = least, 1.0, []
+    for _ in range(steps):
+        row = closest_to_one(max(low, CUSHION * high), high)
+        centre = 2 / (value(row, low) + value(row, high))
+        row = tuple(coefficient * centre for coefficient in row)
+        rows.append(row)
+        low = value(row, low)
+        high = 2 - low
+    return rows
+
+
+def test_the_table_is_the_greedy_composition_of_best_polynomials():
+    for found, published in zip(polar_express(1e-3, 6), POLAR_EXPRESS, strict=False):
+        assert found == pytest.approx(published, rel=1e-9)
+
+
+def test_the_last_rows_are_the_limit():
+    """x (15 - 10 x^2 + 3 x^4) / 8: the odd quintic with p(1) = 1, p'(1) = p''(1) = 0."""
+    a, b, c = POLAR_EXPRESS[-1]
+    assert (a + b + c, a + 3 * b + 5 * c, 6 * b + 20 * c) == (1, 0, 0)
+    assert POLAR_EXPRESS[-2] == pytest.approx(POLAR_EXPRESS[-1], rel=3e-6)
+
+
+def test_the_first_step_keeps_clear_of_zero():
+    x = torch.linspace(1e-3, 1, 100_001, dtype=torch.float64)
+    assert (value(POLAR_EXPRESS[0], x) / x).min() > 0.2
+
+
+@pytest.mark.parametrize("dtype,factor", [(torch.float64, 1.01), (torch.float32, 1.01), (torch.float16, 1.1)])
+def test_the_safety_factor_enters_all_rows_but_the_last(dtype, factor):
+    assert safety(dtype) == factor
+    rows = schedule(POLAR_EXPRESS, 10, safety(dtype))
+    assert len(rows) == 10 and rows[-3:] == [POLAR_EXPRESS[-1]] * 3
+    for row, published in zip(rows, POLAR_EXPRESS[:-1], strict=False):
+        assert value(row, 0.7) == pytest.approx(value(published, 0.7 / factor))
+    assert schedule(POLAR_EXPRESS, 5, factor) == rows[:5]
+
+
+def run(rows, x):
+    for row in rows:
+        x = value(row, x)
+    return x
+
+
+def test_scalar_maps():
+    """What the iterations do to one singular value, as the docstrings say."""
+    x = torch.logspace(-3, 0, 50_001, dtype=torch.float64)
+    quintic = run([QUINTIC] * 5, x)
+    assert 0.681 < quintic[x >= 0.002].min() < 0.683 and 1.202 < quintic.max() < 1.203
+    five, six = (run(schedule(POLAR_EXPRESS, steps, 1.01), x) for steps in (5, 6))
+    assert 0.84 < five.min() < 0.85 and 1.12 < five.max() < 1.13
+    assert 0.994 < six.min() < 0.995 and 1.001 < six.max() < 1.002
+    assert run([CUBIC] * 20, x).min() > 0.9999
+    assert run([CUBIC] * 15, x[:1]) < 0.5 < run([CUBIC] * 16, x[:1])
+
+
+@pytest.mark.parametrize("steps", range(1, 9))
+@pytest.mark.parametrize("shape", [(4, 4), (4, 9), (2, 3, 8), (1, 5)], ids=str)
+def test_the_gram_form_is_the_plain_form(steps, shape):
+    X = torch.randn(shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    X = X / torch.linalg.matrix_norm(X, keepdim=True)
+    for rows in ([QUINTIC] * steps, [CUBIC] * steps, schedule(POLAR_EXPRESS, steps, 1.01)):
+        torch.testing.assert_close(gram_iteration(X, rows), plain_iteration(X, rows), rtol=1e-9, atol=1e-11)
+
+
+def products(function, short, long, monkeypatch):
+    """Multiplications of a short x short matrix that the matrix products of ``function`` amount to."""
+    counted = []
+    multiply = torch.Tensor.__matmul__
+
+    def counting(A, B):
+        counted.append(A.shape[-2] * A.shape[-1] * B.shape[-1] / short**3)
+        return multiply(A, B)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(torch.Tensor, "__matmul__", counting)
+        function(torch.zeros(short, long), schedule(POLAR_EXPRESS, 6, 1.01))
+    return sum(counted)
+
+
+def test_the_form_with_fewer_products_is_taken(monkeypatch):
+    for short, long in ((8, 8), (8, 11), (8, 12), (8, 13), (8, 32)):
+        plain, gram, taken = (
+            products(function, short, long, monkeypatch)
+            for function in (plain_iteration, gram_iteration, gram_where_cheaper)
+        )
+        assert taken == min(plain, gram), (short, long)
+        assert (gram < plain) == (long > GRAM_RATIO * short)
+    assert 1 - gram / plain == pytest.approx(0.28, abs=0.005)  # at 1 to 4
