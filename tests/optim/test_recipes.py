@@ -1,5 +1,6 @@
 """Recipes against independent values and against torch.optim."""
 
+import copy
 import json
 from pathlib import Path
 
@@ -10,29 +11,32 @@ from torch import nn
 import moga
 
 CASES = json.loads((Path(__file__).parents[1] / "cases" / "updates.json").read_text())
-RECIPE = {
-    "moga-row": "moga-row",
-    "moga-column": "moga-column",
-    "muon": "muon",
-    "lion": "lion",
-    "adamw": "adamw",
-    "adamw-rescaled": "mup-adamw",
-}
-KNOWN = [case for case in CASES if case["optimizer"] in RECIPE]
+RECIPE = {"adamw-rescaled": "mup-adamw"}  # where the cases have another name
+EXACT = ("muon", "hyperp")  # computed with the exact polar factor
 
 
-def test_every_recipe_of_the_table_has_reference_values():
-    assert {RECIPE[case["optimizer"]] for case in KNOWN} == set(moga.RECIPES)
+def recipe_of(case):
+    return RECIPE.get(case["optimizer"], case["optimizer"])
 
 
-@pytest.mark.parametrize("case", KNOWN, ids=lambda c: f"{c['optimizer']}-{c['shape']}")
+TORCH_HAS = {"sgd", "heavy-ball", "rmsprop", "adam"}  # compared with torch below
+BY_HAND = {"signsgd", "scion", "shampoo", "shampoo-accumulated"}  # compared with their formulas below
+
+
+def test_every_recipe_has_independent_values():
+    assert {recipe_of(case) for case in CASES} | TORCH_HAS | BY_HAND == set(moga.RECIPES)
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda c: f"{c['optimizer']}-{c['shape']}")
 def test_reference_values(case):
     options = dict(case["options"])
-    options["weight_decay"] = options.pop("wd")
-    if case["optimizer"] == "muon":
+    decay = options.pop("wd")
+    if recipe_of(case) not in ("hyperp", "spel"):
+        options["weight_decay"] = decay
+    if case["optimizer"] in EXACT:
         options["polar"] = "exact"
     weight = nn.Parameter(torch.tensor(case["W0"], dtype=torch.float64))
-    optimizer = moga.optimizer([("w", weight)], RECIPE[case["optimizer"]], roles={"w": "hidden"}, **options)
+    optimizer = moga.optimizer([("w", weight)], recipe_of(case), roles={"w": "hidden"}, **options)
     for grad, expected in zip(case["grads"], case["W"], strict=True):
         weight.grad = torch.tensor(grad, dtype=torch.float64)
         optimizer.step()
@@ -68,6 +72,150 @@ def test_adamw_equals_torch(betas, maximize, nonfinite):
     )
     b = torch.optim.AdamW(theirs.parameters(), lr=1e-2, maximize=maximize, **words)
     torch.testing.assert_close(train(ours, a), train(theirs, b), rtol=1e-12, atol=1e-12)
+
+
+SGD = torch.optim.SGD
+PEERS = [  # recipe, our words, torch's class, its words
+    ("sgd", {}, SGD, {}),
+    ("sgd", {"weight_decay": 0.1}, SGD, {"weight_decay": 0.1}),
+    ("heavy-ball", {"momentum": 0.8}, SGD, {"momentum": 0.8}),
+    ("heavy-ball", {"momentum": 0.8, "lookahead": None}, SGD, {"momentum": 0.8, "nesterov": True}),
+    ("rmsprop", {}, torch.optim.RMSprop, {}),
+    ("rmsprop", {"alpha": 0.8, "eps": 1e-4}, torch.optim.RMSprop, {"alpha": 0.8, "eps": 1e-4}),
+    ("adam", {}, torch.optim.Adam, {}),
+    ("adam", {"betas": (0.8, 0.9), "eps": 1e-4}, torch.optim.Adam, {"betas": (0.8, 0.9), "eps": 1e-4}),
+    ("adam", {"weight_decay": 0.1}, torch.optim.Adam, {"weight_decay": 0.1, "decoupled_weight_decay": True}),
+    ("adamw", {"weight_decay": 0.1}, torch.optim.AdamW, {"weight_decay": 0.1}),
+]
+
+
+@pytest.mark.parametrize("nonfinite", ["skip", "propagate"])
+@pytest.mark.parametrize("recipe,own,peer,words", PEERS, ids=lambda value: value if isinstance(value, str) else None)
+def test_what_torch_has_equals_torch(recipe, own, peer, words, nonfinite):
+    ours, theirs = network(), network()
+    stated = {"roles": {"0.weight": "hidden", "3.weight": "hidden"}, "decay_vectors": True, "nonfinite": nonfinite}
+    a, b = moga.optimizer(ours, recipe, lr=1e-2, **own, **stated), peer(theirs.parameters(), lr=1e-2, **words)
+    torch.testing.assert_close(train(ours, a), train(theirs, b), rtol=1e-11, atol=1e-12)
+
+
+def follow(recipe, role, grads, **options):
+    """The weights of a matrix of zeros after the steps of a recipe along ``grads``."""
+    weight = nn.Parameter(torch.zeros_like(grads[0]))
+    optimizer = moga.optimizer([("w", weight)], recipe, roles={"w": role}, **options)
+    for grad in grads:
+        weight.grad = grad.clone()
+        optimizer.step()
+    return weight.detach()
+
+
+def power(A, exponent):
+    values, vectors = torch.linalg.eigh(A)
+    return vectors @ torch.diag(values**exponent) @ vectors.mT
+
+
+GRADS = list(torch.randn(3, 6, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(0)).unbind())
+
+
+def test_signsgd_by_hand():
+    expected = -0.1 * sum(grad.sign() for grad in GRADS)
+    torch.testing.assert_close(follow("signsgd", "hidden", GRADS, lr=0.1), expected)
+
+
+def test_shampoo_by_hand():
+    root = lambda G: power(G @ G.mT, -0.5)  # noqa: E731
+    torch.testing.assert_close(
+        follow("shampoo", "hidden", [G.mT for G in GRADS], lr=0.1), -0.1 * sum(root(G.mT) @ G.mT for G in GRADS)
+    )
+    A, B, expected = 0.01 * torch.eye(6).double(), 0.01 * torch.eye(4).double(), torch.zeros_like(GRADS[0])
+    for G in GRADS:
+        A, B = A + G @ G.mT, B + G.mT @ G
+        expected -= 0.1 * power(A, -0.25) @ G @ power(B, -0.25)
+    torch.testing.assert_close(follow("shampoo-accumulated", "hidden", GRADS, lr=0.1, damping=0.01), expected)
+
+
+SCION = {  # role: radius, and the oracle of arXiv 2502.07529 for a matrix of 6 x 4
+    "hidden": (50.0, lambda M: (6 / 4) ** 0.5 * torch.linalg.svd(M, full_matrices=False)[0] @ torch.linalg.svd(M)[2]),
+    "output": (3000.0, lambda M: M.sign() / 4),
+}
+
+
+@pytest.mark.parametrize("constrained", [True, False])
+@pytest.mark.parametrize("role", SCION)
+def test_scion_by_hand(role, constrained):
+    radius, oracle = SCION[role]
+    momentum, expected, lr = torch.zeros_like(GRADS[0]), torch.zeros_like(GRADS[0]), 2.0**-6
+    for grad in GRADS:
+        momentum = 0.9 * momentum + 0.1 * grad
+        expected = (1 - lr * constrained) * expected - lr * radius * oracle(momentum)
+    weights = follow("scion", role, GRADS, lr=lr, polar="exact", **({} if constrained else {"weight_decay": 0.0}))
+    torch.testing.assert_close(weights, expected)
+
+
+def test_scion_normalises_each_token_of_an_embedding():
+    table = nn.Embedding(5, 4).double()
+    start = table.weight.detach().clone()
+    optimizer = moga.optimizer(table, "scion", lr=2.0**-6, weight_decay=0.0)
+    table.weight.grad = torch.randn(5, 4, dtype=torch.float64)
+    optimizer.step()
+    step = (start - table.weight.detach()) / 2**-6 / 3000
+    torch.testing.assert_close(step.square().mean(1), torch.ones(5).double())  # RMS 1 for every token
+
+
+ADAMW = {"muown", "hyperp", "orscale", "orscale-lm", "spel", "rmnp", "shampoo", "shampoo-accumulated"}
+
+
+@pytest.mark.parametrize("name", sorted(ADAMW))
+def test_inputs_outputs_and_vectors_of_a_published_recipe_are_on_adamw(name):
+    model = nn.Sequential(nn.Embedding(7, 6), nn.Linear(6, 6), nn.Linear(6, 7, bias=False))
+    nn.init.orthogonal_(model[1].weight)
+    groups = moga.param_groups(model, name, roles={"1.weight": "hidden", "2.weight": "output"})
+    rest = [group for group in groups if group["role"] != "hidden"]
+    assert {group["role"] for group in rest} == {"input", "output", "vector"}
+    assert {(g["norm"], g["scale"], g["constraint"]) for g in rest} == {("adam", 1.0, "decay")}
+    twin = copy.deepcopy(model)
+    ours = moga.SteepestDescent(groups, lr=0.01)
+    theirs = torch.optim.AdamW([twin[0].weight, twin[2].weight], lr=0.01, weight_decay=0, betas=rest[0]["betas"])
+    for step in range(3):
+        for net, optimizer in ((model, ours), (twin, theirs)):
+            for weight in net.parameters():
+                weight.grad = torch.full_like(weight, 1.0 + step)
+            optimizer.step()
+    torch.testing.assert_close([model[0].weight, model[2].weight], [twin[0].weight, twin[2].weight])
+
+
+def test_a_zero_row_of_muown_stays_and_the_others_move():
+    weight = nn.Parameter(torch.tensor([[0.0, 0.0], [1.0, 2.0]]))
+    with pytest.warns(UserWarning, match="has rows of zeros"):
+        optimizer = moga.optimizer([("w", weight)], "muown", lr=0.1, roles={"w": "hidden"})
+    for _ in range(3):
+        weight.grad = torch.ones(2, 2)
+        optimizer.step()
+    assert weight[0].tolist() == [0, 0] and weight.isfinite().all() and weight[1, 0] != 1
+
+
+@pytest.mark.parametrize("start", [0.0, 1.0])
+def test_orscale_lm_fixes_its_reference_at_the_first_step_with_weight_and_gradient(start):
+    """Until then the ratio is 1, at that step it is 1, and then it follows the size of the weight."""
+    weight = nn.Parameter(start * torch.eye(3))
+    optimizer = moga.optimizer([("w", weight)], "orscale-lm", lr=0.1, polar="exact", roles={"w": "hidden"})
+    first = 2 if start == 0 else 1
+    for step in range(1, 4):
+        before, weight.grad = weight.detach().clone(), -torch.eye(3)
+        optimizer.step()
+        c = optimizer.state[weight]["calibration"].item()
+        size = (weight.detach() - before).diagonal() / (0.1 * 0.2 * 3**0.5)
+        ratio = before[0, 0].item() / (c * 0.2 * 3**0.5) if step > first else 1.0
+        torch.testing.assert_close(size, torch.full((3,), ratio), rtol=1e-4, atol=1e-4)
+        assert (c != 0) == (step >= first)
+
+
+def test_weight_decay_of_a_weight_that_a_constraint_holds_is_refused():
+    with pytest.raises(
+        ValueError, match=r"overrides give w weight_decay = 0.1, which the constraint 'sphere' would undo"
+    ):
+        moga.param_groups(
+            [("w", torch.ones(2, 2))], "hyperp", roles={"w": "hidden"}, overrides={"w": {"weight_decay": 0.1}}
+        )
 
 
 @pytest.mark.parametrize("weight_decay", [0.0, 0.1])

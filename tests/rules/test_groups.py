@@ -38,6 +38,9 @@ def test_one_group_says_everything(model):
         "q": None,
         "shape": "rms",
         "polar": "exact",
+        "step": "fixed",
+        "constraint": "decay",
+        "average": "mean",
         "scale": 0.5,
         "decays": True,
         "lr_scale": 1.0,
@@ -52,6 +55,10 @@ SCALES = {  # recipe: input (4, 1), hidden (8, 4), output (1, 8), vector (1, 1);
     "mup-adamw": (1, 1 / 4, 1 / 8, 1),
     "adamw": (1, 1, 1, 1),
     "lion": (1, 1, 1, 1),
+    **dict.fromkeys(("sgd", "heavy-ball", "rmsprop", "adam", "signsgd", "rmnp", "shampoo"), (1, 1, 1, 1)),
+    **dict.fromkeys(("shampoo-accumulated", "orscale", "hyperp", "spel"), (1, 1, 1, 1)),
+    **dict.fromkeys(("muown", "orscale-lm"), (1, 0.2 * math.sqrt(8), 1, 1)),
+    "scion": (3000 * 2, 50 * math.sqrt(2), 3000 / 8, 50),
 }
 
 
@@ -255,7 +262,7 @@ def test_unknown_options(model):
 def test_a_tied_matrix_warns_where_width_is_scaled(gpt2, recipe):
     model = gpt2(tie_word_embeddings=True)
     text = r"transformer\.wte\.weight is input and output in one: .* multiplied by base_width / width.*untie"
-    if recipe in ("adamw", "lion"):
+    if recipe not in ("moga-row", "moga-column", "muon", "mup-adamw", "scion"):
         with warnings.catch_warnings():
             warnings.simplefilter("error")
             param_groups(model, recipe)

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from moga.optim.steepest_descent import SteepestDescent
 from moga.rules.groups import param_groups
 
-OWN = ("nonfinite", "maximize")
+OWN = ("nonfinite", "maximize", "state_dtype", "rounding")
 
 
 def optimizer(
@@ -25,7 +25,8 @@ def optimizer(
         model: a module, or (name, tensor) pairs whose roles are stated: ``roles={"*": "hidden"}``.
         recipe: a name from :data:`moga.RECIPES`, or a dict role -> update.
         lr: size of one update in each group's norm.
-        options: ``nonfinite`` and ``maximize`` of :class:`SteepestDescent`; all others as in :func:`moga.param_groups`.
+        options: ``nonfinite``, ``maximize``, ``state_dtype`` and ``rounding`` of :class:`SteepestDescent`; all others
+            as in :func:`moga.param_groups`.
 
     >>> import torch
     >>> w = torch.nn.Parameter(torch.eye(2))

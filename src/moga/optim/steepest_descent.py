@@ -10,34 +10,38 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from moga.geometry.layout import LAYOUTS
-from moga.geometry.polar import POLAR
-from moga.optim.update import UPDATES, batched, new_state
+from moga.optim.checks import PLAIN, check_numbers, check_tensors, check_words, named, warn_of_starts
+from moga.optim.names import in_order_of
+from moga.optim.rounding import Noise
+from moga.optim.update import batched, new_state
+from moga.optim.watch import copies, measure, plain
 
 NONFINITE = ("skip", "raise", "propagate")
-NEEDED = ("norm", "layout", "scale")
-PLAIN = {"p": None, "q": None, "polar": "exact", "blocks": (), "decays": True, "lr_scale": 1.0, "decay_scale": 1.0}
 
 
 class SteepestDescent(Optimizer):
     """One optimizer for all parameters of a model: ``W <- (1 - lr weight_decay) W - lr scale direction(L)``.
 
     ``L`` is the lookahead momentum of the gradient, ``direction`` the unit step of the group's ``norm`` ("sign",
-    "row", "column", "spectral"; or "adam"), and ``scale`` the factor of its shape. State is one tensor per parameter
-    (adam: two and a step count), in float32 or wider, created for a whole group at its first step.
+    "row", "column", "spectral", ...; or an adaptive one such as "adam"), and ``scale`` the factor of its shape; the
+    words ``step`` and ``constraint`` of a group change this formula (see :mod:`moga.rules.updates`). State is one
+    tensor per parameter (adam: two and a step count), created for a whole group at its first step.
 
     Args:
         params: parameter groups as made by :func:`moga.param_groups`: plain dicts that say everything about their
             tensors (at least ``params``, ``norm``, ``layout`` and ``scale``).
         lr: size of one update in the group's norm; the same number in every group. A float or a tensor.
         momentum: b1, the decay of the gradient's moving average; 0 <= b1 < 1.
-        lookahead: b2, the weight of the old average in the step's input; None is b1^2 (Nesterov).
+        lookahead: b2, the weight of the old average in the step's input; None is b1^2 (Nesterov), "momentum" is b1.
         weight_decay: the fraction of a weight removed per unit of lr; keeps its size below about 1 / weight_decay.
         betas: adam's two averages.
         eps: added to adam's root mean square, in units of the gradient.
         nonfinite: "skip" drops the whole step if any gradient holds NaN or Inf, without a host synchronisation, and
             counts it in :attr:`skipped`; "raise" names the parameter; "propagate" does not look.
         maximize: climb instead of descend.
+        state_dtype: "float32" (float64 beside float64 weights), or "bfloat16" for averages of half the size.
+        rounding: how weights and averages of less than float32 are rounded: "nearest", or "stochastic", which keeps
+            small updates on average (Adam's second average needs it in bfloat16: its changes are below half a bit).
 
     Raises ValueError for values out of range, unknown words, and groups that lack a needed key.
 
@@ -59,28 +63,38 @@ class SteepestDescent(Optimizer):
         lr: float | Tensor,
         *,
         momentum: float = 0.95,
-        lookahead: float | None = None,
+        lookahead: float | str | None = None,
         weight_decay: float = 0.0,
         betas: tuple[float, float] = (0.9, 0.999),
         eps: float = 1e-8,
         nonfinite: str = "skip",
         maximize: bool = False,
+        state_dtype: str = "float32",
+        rounding: str = "nearest",
     ) -> None:
         if nonfinite not in NONFINITE:
             raise ValueError(f"unknown word nonfinite={nonfinite!r}; the words are {', '.join(NONFINITE)}")
         self.nonfinite = nonfinite
         self.maximize = maximize
         self._skipped: Tensor | int = 0
+        self._steps = 0
+        self._watching = False
+        self._sizes: list[dict[str, Any]] | None = None
         defaults = {
+            **PLAIN,
             "lr": lr,
             "momentum": momentum,
             "lookahead": lookahead,
             "weight_decay": weight_decay,
             "betas": list(betas),
             "eps": eps,
-            **PLAIN,
+            "state_dtype": state_dtype,
+            "rounding": rounding,
         }
         super().__init__(params, defaults)
+        if not all(group["norm"] == "adam" for group in self.param_groups):
+            # OneCycleLR and CyclicLR cycle betas[0] if there are betas here, else momentum: the one that is in use.
+            self._betas = self.defaults.pop("betas")
 
     @property
     def skipped(self) -> int:
@@ -89,15 +103,18 @@ class SteepestDescent(Optimizer):
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Add a group; see the class for its keys. Raises ValueError for one that is incomplete or out of range."""
-        _check_words(param_group)
+        check_words({**self.defaults, **param_group} if "norm" in param_group else param_group)
+        if "betas" not in self.defaults:
+            param_group.setdefault("betas", self._betas)
         super().add_param_group(param_group)
         group = self.param_groups[-1]
         try:
-            _check_numbers(group)
-            _check_tensors(group)
+            check_numbers(group)
+            check_tensors(group)
         except Exception:
             self.param_groups.pop()
             raise
+        warn_of_starts(group)
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
@@ -107,33 +124,66 @@ class SteepestDescent(Optimizer):
             with torch.enable_grad():
                 loss = closure()
         finite = self._check_gradients()
+        before = copies(self.param_groups) if self._watching else None
+        noise = Noise(self._steps) if any(group["rounding"] == "stochastic" for group in self.param_groups) else None
         for group in self.param_groups:
             for weight in group["params"]:
                 if not self.state[weight]:
                     self.state[weight] = new_state(weight, group)
             members = [weight for weight in group["params"] if weight.grad is not None]
             grads = [-weight.grad if self.maximize else weight.grad for weight in members]
-            batched(members, grads, [self.state[weight] for weight in members], group, finite)
+            batched(members, grads, [self.state[weight] for weight in members], group, finite, noise)
+        if noise is not None:
+            self._steps += 1
+        if before is not None:
+            self._sizes, self._watching = measure(self.param_groups, before), False
         return loss
+
+    def watch(self) -> None:
+        """Measure the next step for :meth:`last_update`; it keeps a copy of the weights while it runs.
+
+        Steps that nobody watches cost nothing more.
+        """
+        self._watching = True
+
+    def last_update(self) -> list[dict[str, Any]]:
+        """Of the last step that was watched, one dict per group, as plain numbers for a logger.
+
+        ``update`` is the size of the step (with decay) and ``weight`` that of the weights after it, both in the norm
+        of the group, the largest over its matrices: a step of lr = 1 has size 1. Reading waits for the device.
+
+        Raises RuntimeError if no step was watched.
+
+        >>> group = {"params": [torch.nn.Parameter(torch.ones(2, 3))], "norm": "row", "layout": "out,in", "scale": 0.5}
+        >>> optimizer = SteepestDescent([group], lr=0.125)
+        >>> optimizer.param_groups[0]["params"][0].grad = torch.eye(2, 3)
+        >>> optimizer.watch()
+        >>> optimizer.step()
+        >>> [(round(row["update"], 5), round(row["weight"], 2)) for row in optimizer.last_update()]
+        [(0.125, 3.39)]
+        """
+        if self._sizes is None:
+            raise RuntimeError("no step was watched; call optimizer.watch() before the step that is to be measured")
+        return plain(self._sizes)
 
     def _check_gradients(self) -> Tensor | None:
         """A boolean tensor that is True where every gradient is finite; None if nobody asked."""
-        named = [
-            (group.get("param_names", range(len(group["params"])))[i], weight.grad)
+        found = [
+            (name, weight.grad)
             for group in self.param_groups
-            for i, weight in enumerate(group["params"])
+            for name, weight in named(group)
             if weight.grad is not None
         ]
-        for name, grad in named:
+        for name, grad in found:
             if grad.is_sparse:
                 raise RuntimeError(f"parameter {name!r} has a sparse gradient; use sparse=False in its nn.Embedding")
-        if self.nonfinite == "propagate" or not named:
+        if self.nonfinite == "propagate" or not found:
             return None
-        device = named[0][1].device
-        peaks = [peak.float().to(device, non_blocking=True) for peak in _peaks([grad for _, grad in named])]
+        device = found[0][1].device
+        peaks = [peak.float().to(device, non_blocking=True) for peak in _peaks([grad for _, grad in found])]
         finite = torch.isfinite(torch.stack(peaks)) if peaks else torch.ones(1, dtype=torch.bool, device=device)
         if self.nonfinite == "raise" and not finite.all():
-            bad = [str(name) for (name, grad) in named if not torch.isfinite(grad).all()]
+            bad = [str(name) for name, grad in found if not torch.isfinite(grad).all()]
             raise FloatingPointError(
                 f"the gradient of {', '.join(bad)} holds NaN or Inf; no weight was changed. Look for the cause in the "
                 'loss, or drop such steps with nonfinite="skip"'
@@ -143,15 +193,21 @@ class SteepestDescent(Optimizer):
         return ok
 
     def state_dict(self) -> dict[str, Any]:
-        """As torch's, with the number of skipped steps in every group."""
+        """As torch's, with the number of skipped steps (and of randomly rounded ones) in every group."""
         for group in self.param_groups:
             group["skipped"] = self.skipped
+            group["rounded_steps"] = self._steps
         return super().state_dict()
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """As torch's, but the state keeps its own dtype: float32 averages stay so beside bfloat16 weights."""
+        """As torch's, but by name where both sides have the same names, and the state keeps its own dtype.
+
+        float32 averages stay so beside bfloat16 weights. Raises ValueError where only some names are the same.
+        """
+        state_dict = in_order_of(state_dict, self.param_groups)
         super().load_state_dict(state_dict)
-        self._skipped = int(self.param_groups[0].get("skipped", 0))
+        self._skipped = int(self.param_groups[0]["skipped"])
+        self._steps = int(self.param_groups[0]["rounded_steps"])
         weights = [weight for group in self.param_groups for weight in group["params"]]
         saved = [i for group in state_dict["param_groups"] for i in group["params"]]
         for weight, i in zip(weights, saved, strict=True):
@@ -160,64 +216,18 @@ class SteepestDescent(Optimizer):
                     self.state[weight][key] = value.detach().clone().to(weight.device)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {
-            **super().__getstate__(),
-            "nonfinite": self.nonfinite,
-            "maximize": self.maximize,
-            "_skipped": self.skipped,
-        }
+        kept = ("nonfinite", "maximize", "_steps", "_betas")
+        own = {key: getattr(self, key) for key in kept if hasattr(self, key)}
+        return {**super().__getstate__(), **own, "_skipped": self.skipped, "_watching": False, "_sizes": None}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        for group in self.param_groups:
+            for key, value in PLAIN.items():
+                group.setdefault(key, value)
 
 
 def _peaks(grads: list[Tensor]) -> list[Tensor]:
     """The largest absolute entry of each tensor, NaN where it holds one. No sum that could overflow is formed."""
     full = [grad for grad in grads if grad.numel()]
     return list(torch._foreach_norm(full, ord=math.inf)) if full else []
-
-
-def _check_words(group: dict[str, Any]) -> None:
-    missing = [key for key in NEEDED if key not in group]
-    if missing:
-        raise ValueError(
-            f"a parameter group lacks {', '.join(map(repr, missing))}; make groups with moga.param_groups(model, "
-            "recipe) or an optimizer with moga.optimizer(model, recipe, lr=...)"
-        )
-    for key, words in (("norm", UPDATES), ("layout", LAYOUTS), ("polar", tuple(POLAR))):
-        if group.get(key, words[0]) not in words:
-            raise ValueError(f"unknown {key} {group[key]!r} in a parameter group; the words are {', '.join(words)}")
-
-
-def _check_numbers(group: dict[str, Any]) -> None:
-    ranges = {
-        "lr": (0, math.inf),
-        "weight_decay": (0, math.inf),
-        "eps": (0, math.inf),
-        "lr_scale": (0, math.inf),
-        "decay_scale": (0, math.inf),
-        "momentum": (0, 1),
-    }
-    numbers = {key: group[key] for key in ranges}
-    if group["lookahead"] is not None:
-        numbers["lookahead"] = group["lookahead"]
-    numbers |= {f"betas[{i}]": beta for i, beta in enumerate(group["betas"])}
-    for key, value in numbers.items():
-        low, high = ranges.get(key, (0, 1))
-        if not low <= value < high:
-            allowed = f"0 <= {key}" + ("" if high == math.inf else f" < {high}")
-            raise ValueError(f"{key} = {value} is out of range; allowed is a finite {allowed}")
-
-
-def _check_tensors(group: dict[str, Any]) -> None:
-    if not group["params"]:
-        raise ValueError("a parameter group is empty; give it at least one tensor")
-    names = group.get("param_names", range(len(group["params"])))
-    seen: set[Tensor] = set()
-    for name, weight in zip(names, group["params"], strict=True):
-        if weight in seen:
-            raise ValueError(f"parameter {name!r} is given twice; every parameter is updated once")
-        seen.add(weight)
-        if not weight.is_floating_point():
-            raise TypeError(f"parameter {name!r} is {weight.dtype}; a real floating-point tensor is needed")
-        if group["layout"] != "vector" and weight.ndim != 2:
-            raise ValueError(
-                f"parameter {name!r} has shape {tuple(weight.shape)}; layout {group['layout']!r} needs two dimensions"
-            )

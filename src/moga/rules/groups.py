@@ -8,10 +8,10 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from moga.geometry.shapes import shape_factor
 from moga.rules.patterns import match_patterns
-from moga.rules.recipes import Update, checked, complete_update, operator_norm, resolve_recipe
+from moga.rules.recipes import resolve_recipe
 from moga.rules.roles import Assignment, find_roles
+from moga.rules.updates import HELD, Update, checked, complete_update, update_scale
 
 MULTIPLIERS = ("lr_scale", "decay_scale", "weight_decay")
 
@@ -34,7 +34,7 @@ def param_groups(
       replaces the recipe's. Later patterns win key by key;
     - ``decay_vectors``: whether biases and gains are decayed too;
     - ``options``: ``p``, ``q``, ``shape``, ``polar``, ``momentum``, ``lookahead``, ``weight_decay``, ``betas``,
-      ``eps``, for the rows of the recipe that can use them.
+      ``eps``, ``alpha``, ``damping``, ``trust_clip``, for the rows of the recipe that can use them.
 
     ``scale`` of a group multiplies the direction without scale, so that the update has size 1 in the group's norm; it
     is a list, one number per block, where the blocks differ.
@@ -87,8 +87,12 @@ def _overrides(
 
 def _settings(one: Assignment, update: Update, change: Mapping[str, Any], decay_vectors: bool) -> dict[str, Any]:
     update = dict(change) if "norm" in change else {**update, **change}
-    norm = operator_norm(update)
-    scales = [shape_factor(update["shape"], norm, out, in_) for out, in_ in one.fan]
+    if update["constraint"] in HELD and update.get("weight_decay"):
+        raise ValueError(
+            f"overrides give {one.name} weight_decay = {update['weight_decay']}, which the constraint "
+            f"{update['constraint']!r} would undo: it fixes the size of the weight. Leave it out"
+        )
+    scales = [update_scale(update, out, in_) for out, in_ in one.fan]
     described = {
         "role": one.role,
         "layout": one.layout,
@@ -97,7 +101,7 @@ def _settings(one: Assignment, update: Update, change: Mapping[str, Any], decay_
     }
     applied = {
         "scale": scales[0] if len(set(scales)) == 1 else scales,
-        "decays": decay_vectors or one.role != "vector",
+        "decays": (decay_vectors or one.role != "vector") and update["constraint"] not in HELD,
         "lr_scale": update.pop("lr_scale", 1.0),
         "decay_scale": update.pop("decay_scale", 1.0),
     }
@@ -143,10 +147,11 @@ def describe(groups: Sequence[Mapping[str, Any]]) -> str:
 def _cells(group: Mapping[str, Any]) -> tuple[str, ...]:
     exponent = next((f" {letter}={group[letter]:g}" for letter in "pq" if group[letter] is not None), "")
     factor = "" if group["lr_scale"] == 1 else f" *{group['lr_scale']:g}"
+    words = [word for word in (group["step"], group["constraint"]) if word not in ("fixed", "decay")]
     scale = group["scale"]
     return (
         group["role"],
-        f"{group['norm']}{exponent}{factor}",
+        " ".join([f"{group['norm']}{exponent}", *words]) + factor,
         group["layout"] + (f" x{len(group['blocks'])}" if group["blocks"] else ""),
         _first([",".join(map(str, fan)) for fan in group["fan"]]),
         _first([f"{one:.4g}" for one in (scale if isinstance(scale, list) else [scale])]),

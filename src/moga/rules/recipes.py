@@ -1,63 +1,234 @@
-"""Named optimizers as rows of one table: which update each role gets.
-
-An update is a dict (or the word of its norm alone) with the keys
-
-- ``norm``: "sign", "row" (exponent ``p``), "column" (exponent ``q``), "spectral" (``polar``: how the polar factor is
-  computed) or "adam" (first over root of second moment; ``betas``, ``eps``; scaled as "sign");
-- ``shape``: the word for what a unit direction is multiplied by; "rms", the norm's own scale, unless given;
-- ``momentum`` and ``lookahead`` (not for adam), ``weight_decay``: where absent, the optimizer's own value holds.
-"""
+"""Named optimizers as rows of one table: which update each role gets. The words of an update are in ``updates.py``."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from moga.geometry.norms import NORMS, OperatorNorm, norm
-from moga.geometry.polar import POLAR
-from moga.geometry.shapes import SHAPES
+from moga.rules.options import OPTIONS as OPTIONS
+from moga.rules.options import filled
 from moga.rules.transfer import ROLES
-
-Update = dict[str, Any]
-OPTIONS = ("p", "q", "shape", "polar", "momentum", "lookahead", "weight_decay", "betas", "eps")
+from moga.rules.updates import Update as Update
+from moga.rules.updates import operator_norm as operator_norm
+from moga.rules.updates import usable as usable
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """A published optimizer: an update per role, the hyper-parameters that it fixes, and where it is from."""
+    """A published optimizer: an update per role, the hyper-parameters that it fixes, and where it is from.
+
+    ``maths`` is the update of a hidden matrix in one line, ``width`` what becomes of it in a wider layer, ``chosen``
+    what was decided here where the source leaves something open.
+    """
 
     rows: Mapping[str, str | Update]
     source: str
     defaults: Mapping[str, Any] = field(default_factory=dict)
+    maths: str = ""
+    width: str = ""
+    chosen: str = ""
 
 
 def _rows(hidden: str | Update, input: str | Update, output: str | Update, vector: str | Update) -> dict[str, Any]:
     return {"hidden": hidden, "input": input, "output": output, "vector": vector}
 
 
+def _everywhere(update: Update) -> dict[str, Any]:
+    return _rows(update, update, update, update)
+
+
+def _with_adamw(hidden: Update) -> dict[str, Any]:
+    return _rows(hidden, ADAM_UNSCALED, ADAM_UNSCALED, ADAM_UNSCALED)
+
+
 ADAM_UNSCALED = {"norm": "adam", "shape": "none"}
 SIGN_UNSCALED = {"norm": "sign", "shape": "none"}
+GRADIENT = {"norm": "euclidean", "step": "dual"}
+MUON = {"norm": "spectral", "polar": "quintic"}
+
+WIDTH_FREE = "lr is the same at every width"
+AS_ADAM = "none: the best lr falls as 1 / in"
+BY_SIZE = "none: the best lr falls as 1 / sqrt(max(out, in))"
+BY_GRADIENT = "none: the step has the size of the gradient"
+SQUARE = "none: right where all sides grow together"
+ANGLE = "lr is the relative change of W"
+ADAMW_REST = "Inputs, outputs and vectors on AdamW with the same lr; set theirs with overrides"
 
 RECIPES: dict[str, Recipe] = {
-    "moga-row": Recipe(_rows("row", "sign", "row", "sign"), "arXiv 2603.09952, Algorithm 1"),
-    "moga-column": Recipe(_rows("column", "column", "sign", "sign"), "arXiv 2603.09952, Algorithm 1"),
+    "moga-row": Recipe(
+        _rows("row", "sign", "row", "sign"),
+        "arXiv 2603.09952, Algorithm 1",
+        maths="W <- (1 - lr wd) W - lr / in^(1/p) r(L), per row r(x) = sign(x) |x|^(p-1) / |x|_p^(p-1)",
+        width=WIDTH_FREE,
+        chosen="inputs by sign (the paper also has per-token columns), vectors by sign",
+    ),
+    "moga-column": Recipe(
+        _rows("column", "column", "sign", "sign"),
+        "arXiv 2603.09952, Algorithm 1",
+        maths="W <- (1 - lr wd) W - lr out^(1/q) / in c(L), per column c(x) = sign(x) |x|^(q*-1) / |x|_q*^(q*-1)",
+        width=WIDTH_FREE,
+        chosen="outputs and vectors by sign",
+    ),
     "muon": Recipe(
         _rows({"norm": "spectral", "shape": "rms", "polar": "quintic"}, "adam", "adam", "adam"),
         "Keller Jordan et al., Muon, 2024; shape 'moonlight': arXiv 2502.16982",
         {"betas": (0.9, 0.95)},
+        maths="W <- (1 - lr wd) W - lr s polar(L); s = sqrt(out/in), or as the word shape says",
+        width=WIDTH_FREE + " with shape rms",
+        chosen="the step for an output is divided by its in, so that one lr serves all parameters",
     ),
-    "mup-adamw": Recipe(_rows("adam", "adam", "adam", "adam"), "Tensor Programs V, arXiv 2203.03466"),
+    "mup-adamw": Recipe(
+        _rows("adam", "adam", "adam", "adam"),
+        "Tensor Programs V, arXiv 2203.03466",
+        maths="W <- (1 - lr wd) W - lr / in m / (sqrt(v) + eps)",
+        width=WIDTH_FREE,
+        chosen="the decay is not divided by in: it keeps its strength at every width",
+    ),
     "adamw": Recipe(
-        _rows(ADAM_UNSCALED, ADAM_UNSCALED, ADAM_UNSCALED, ADAM_UNSCALED),
+        _everywhere(ADAM_UNSCALED),
         "arXiv 1711.05101",
         {"betas": (0.9, 0.999), "eps": 1e-8},
+        maths="W <- (1 - lr wd) W - lr m / (sqrt(v) + eps)",
+        width=AS_ADAM,
+        chosen="equals torch.optim.AdamW with decay_vectors=True; by default vectors are not decayed",
     ),
     "lion": Recipe(
-        _rows(SIGN_UNSCALED, SIGN_UNSCALED, SIGN_UNSCALED, SIGN_UNSCALED),
+        _everywhere(SIGN_UNSCALED),
         "arXiv 2302.06675",
         {"momentum": 0.99, "lookahead": 0.9},
+        maths="W <- (1 - lr wd) W - lr sign(L), b1 = 0.99, b2 = 0.9",
+        width=AS_ADAM,
+    ),
+    "sgd": Recipe(
+        _everywhere(GRADIENT | {"average": "none"}),
+        "Robbins and Monro, 1951; as torch.optim.SGD",
+        maths="W <- (1 - lr wd) W - lr G",
+        width=BY_GRADIENT,
+        chosen="the decay is decoupled, which without momentum is torch's",
+    ),
+    "heavy-ball": Recipe(
+        _everywhere(GRADIENT | {"average": "sum", "lookahead": "momentum"}),
+        "Polyak, 1964; as torch.optim.SGD with momentum",
+        {"momentum": 0.9},
+        maths="M = b1 M + G; W <- (1 - lr wd) W - lr M",
+        width=BY_GRADIENT,
+        chosen="lookahead=None is Nesterov's form; the decay is decoupled, torch's goes through M",
+    ),
+    "rmsprop": Recipe(
+        _everywhere({"norm": "rmsprop", "shape": "none"}),
+        "Tieleman and Hinton, 2012; as torch.optim.RMSprop",
+        {"alpha": 0.99, "eps": 1e-8},
+        maths="v = a v + (1 - a) G^2; W <- (1 - lr wd) W - lr G / (sqrt(v) + eps)",
+        width=AS_ADAM,
+        chosen="eps outside the root, not centred, no momentum, decoupled decay",
+    ),
+    "adam": Recipe(
+        _everywhere(ADAM_UNSCALED),
+        "arXiv 1412.6980",
+        {"betas": (0.9, 0.999), "eps": 1e-8},
+        maths="W <- (1 - lr wd) W - lr m / (sqrt(v) + eps)",
+        width=AS_ADAM,
+        chosen="equals torch.optim.Adam without weight decay; a weight decay is decoupled, as in adamw",
+    ),
+    "signsgd": Recipe(
+        _everywhere(SIGN_UNSCALED | {"average": "none"}),
+        "arXiv 1802.04434",
+        maths="W <- (1 - lr wd) W - lr sign(G)",
+        width=AS_ADAM,
+        chosen="without momentum; with it (Signum) it is lion with lookahead='momentum'",
+    ),
+    "rmnp": Recipe(
+        _with_adamw({"norm": "row", "shape": "none", "lookahead": "momentum"}),
+        "arXiv 2603.20527",
+        {"momentum": 0.95, "betas": (0.9, 0.95)},
+        maths="W <- (1 - lr wd) W - lr r(M), per row r(x) = x / |x|_2",
+        width="none: the best lr falls as 1 / sqrt(in)",
+        chosen=f"the paper's rule; its code adds Nesterov and a factor of shape. {ADAMW_REST}",
+    ),
+    "scion": Recipe(
+        {
+            **_rows(
+                MUON | {"radius": 50.0},
+                {"norm": "column", "radius": 3000.0},
+                {"norm": "sign", "radius": 3000.0},
+                {"norm": "sign", "radius": 50.0},
+            ),
+            "tied": {"norm": "sign", "radius": 3000.0},
+        },
+        "arXiv 2502.07529",
+        {"momentum": 0.9, "lookahead": "momentum", "weight_decay": 1.0},
+        maths="W <- (1 - lr wd) W - lr radius sqrt(out/in) polar(M); outputs: radius / in sign(M)",
+        width=WIDTH_FREE,
+        chosen="wd = 1 is the constrained form, weight_decay=0 the unconstrained one; radii of the paper's GPT; inputs "
+        "by column, a tied matrix by sign; vectors by sign instead of x / RMS(x): the same RMS, without a reduction",
+    ),
+    "shampoo": Recipe(
+        _with_adamw({"norm": "spectral", "shape": "none", "polar": "exact", "average": "none"}),
+        "arXiv 1802.09568; without accumulation: arXiv 2409.20325",
+        {"betas": (0.9, 0.999)},
+        maths="W <- (1 - lr wd) W - lr (G G^T)^(-1/4) G (G^T G)^(-1/4) = W - lr polar(G)",
+        width=SQUARE,
+        chosen=ADAMW_REST,
+    ),
+    "shampoo-accumulated": Recipe(
+        _with_adamw({"norm": "shampoo", "shape": "none"}),
+        "arXiv 1802.09568, Algorithm 1",
+        {"damping": 1e-4, "betas": (0.9, 0.999)},
+        maths="A += G G^T, B += G^T G, from damping I; W <- (1 - lr wd) W - lr A^(-1/4) G B^(-1/4)",
+        width="none: the step shrinks as gradients add up",
+        chosen=f"roots at every step, in float64 (a fourth root of a float32 sum has two digits). {ADAMW_REST}",
+    ),
+    "muown": Recipe(
+        _with_adamw(MUON | {"shape": "moonlight", "constraint": "row_magnitude"}),
+        "arXiv 2605.10797",
+        {"momentum": 0.95, "betas": (0.9, 0.95), "eps": 1e-8},
+        maths="W = g v / |v| by rows; v <- v - lr 0.2 sqrt(max(out, in)) polar(L_v); g by Adam with the same lr",
+        width=BY_SIZE,
+        chosen=f"a row of zeros has no direction and stays zero. {ADAMW_REST}",
+    ),
+    "orscale": Recipe(
+        _with_adamw(MUON | {"shape": "none", "step": "trust_ratio", "trust_clip": [0.5, 1.5]}),
+        "arXiv 2605.07815",
+        {"momentum": 0.95, "betas": (0.9, 0.95)},
+        maths="D = wd W + polar(L); W <- W - lr clip(|W|_F / |D|_F, 0.5, 1.5) D",
+        width=SQUARE,
+        chosen=f"the decay is inside the trust ratio, as published. {ADAMW_REST}",
+    ),
+    "orscale-lm": Recipe(
+        _with_adamw(
+            MUON
+            | {
+                "shape": "moonlight",
+                "step": "trust_ratio",
+                "trust_clip": [0.1, 5.0],
+                "calibration": "first_step",
+            }
+        ),
+        "arXiv 2605.07815",
+        {"momentum": 0.95, "betas": (0.9, 0.95)},
+        maths="D = wd W + 0.2 sqrt(max(out, in)) polar(L); W <- W - lr clip(|W|_F / (c |D|_F), 0.1, 5) D",
+        width=BY_SIZE,
+        chosen="c makes the ratio 1 at the first step at which weight and gradient are not zero; until then it is 1. "
+        + ADAMW_REST,
+    ),
+    "hyperp": Recipe(
+        _with_adamw(MUON | {"constraint": "sphere"}),
+        "arXiv 2603.28743",
+        {"momentum": 0.95, "betas": (0.9, 0.95)},
+        maths="U = polar(L); W' = W - lr |W|_F / |U|_F U; W <- W' |W|_F / |W'|_F",
+        width=ANGLE,
+        chosen=f"embeddings are not on the sphere; no weight decay on it. {ADAMW_REST}",
+    ),
+    "spel": Recipe(
+        _with_adamw(
+            {"norm": "spectral", "shape": "none", "polar": "exact", "constraint": "stiefel", "lookahead": "momentum"}
+        ),
+        "arXiv 2601.21487",
+        {"momentum": 0.95, "betas": (0.9, 0.95)},
+        maths="T = M - W sym(W^T M); W <- polar(W - lr polar(T)); singular values of W stay 1",
+        width=ANGLE,
+        chosen=f"hidden weights start on the manifold, or a warning says so; the retraction is exact. {ADAMW_REST}",
     ),
 }
 
@@ -74,24 +245,13 @@ def resolve_recipe(
     Raises ValueError for an unknown recipe, role, norm, word, or option, an option that no row can use, and a value
     out of range; TypeError for a recipe that is neither a name nor a dict.
 
-    >>> resolve_recipe("moga-row", {"p": 1.5})["hidden"]
-    {'norm': 'row', 'p': 1.5, 'q': None, 'shape': 'rms', 'polar': 'exact'}
+    >>> resolve_recipe("moga-row", {"p": 1.5})["hidden"]  # doctest: +NORMALIZE_WHITESPACE
+    {'norm': 'row', 'p': 1.5, 'q': None, 'shape': 'rms', 'polar': 'exact', 'step': 'fixed', 'constraint': 'decay',
+     'average': 'mean'}
     """
     rows, defaults = _rows_of(recipe)
-    updates = {role: _as_dict(update, f"the recipe's {role!r} update") for role, update in rows.items()}
-    for update in updates.values():
-        for key in set(defaults) & set(usable(update["norm"])):
-            update.setdefault(key, defaults[key])
-    allowed = [word for word in OPTIONS if any(_takes(update, word) for update in updates.values())]
-    for option, value in (options or {}).items():
-        if option not in allowed:
-            known = "cannot be used by" if option in OPTIONS else "is unknown to"
-            label = repr(recipe) if isinstance(recipe, str) else "this recipe"
-            raise ValueError(f"the option {option!r} {known} {label}; its options are {', '.join(allowed)}")
-        for update in updates.values():
-            if _takes(update, option):
-                update[option] = value
-    complete = {role: complete_update(update) for role, update in updates.items()}
+    label = repr(recipe) if isinstance(recipe, str) else "this recipe"
+    complete = filled(rows, defaults, options or {}, label)
     return complete if "tied" in complete or "input" not in complete else complete | {"tied": complete["input"]}
 
 
@@ -108,119 +268,3 @@ def _rows_of(recipe: str | Mapping[str, str | Update]) -> tuple[Mapping[str, str
     if not recipe:
         raise ValueError(f"the recipe is empty; it needs an update for each role that occurs ({', '.join(ROLES)})")
     return recipe, {}
-
-
-def usable(word: str) -> tuple[str, ...]:
-    """The keys that an update of that norm may have besides ``norm``.
-
-    Raises ValueError for an unknown norm.
-
-    >>> usable("row")
-    ('p', 'shape', 'momentum', 'lookahead', 'weight_decay')
-    """
-    if word == "adam":
-        return ("shape", "betas", "eps", "weight_decay")
-    if word not in NORMS:
-        raise ValueError(f"unknown norm {word!r} in an update; the norms are {', '.join(sorted((*NORMS, 'adam')))}")
-    own = ("polar",) if word == "spectral" else tuple(NORMS[word].free)
-    return (*own, "shape", "momentum", "lookahead", "weight_decay")
-
-
-def _takes(update: Update, option: str) -> bool:
-    return option in usable(update["norm"]) and (option != "shape" or update["norm"] == "spectral")
-
-
-def _as_dict(update: object, what: str) -> Update:
-    if isinstance(update, str):
-        update = {"norm": update}
-    if not isinstance(update, Mapping) or "norm" not in update:
-        raise ValueError(f"{what} is {update!r}; it must be a norm's word or a dict with it: {{'norm': 'row', 'p': 2}}")
-    allowed = usable(update["norm"])
-    for key in update:
-        if key != "norm" and key not in allowed:
-            raise ValueError(f"{what} has {key!r}; for norm {update['norm']!r} the keys are norm, {', '.join(allowed)}")
-    return dict(update)
-
-
-def complete_update(update: str | Update, what: str = "the update") -> Update:
-    """An update with every word filled in: norm, p, q, shape, polar, and the hyper-parameters that it states.
-
-    ``polar`` says nothing where the norm is not spectral; it is there so that all updates have the same keys.
-
-    Raises ValueError as :func:`resolve_recipe` does.
-
-    >>> complete_update("column")
-    {'norm': 'column', 'p': None, 'q': 2.0, 'shape': 'rms', 'polar': 'exact'}
-    """
-    given = _as_dict(update, what)
-    word = given["norm"]
-    free = "" if word == "adam" else NORMS[word].free
-    size = operator_norm(given)
-    full: Update = {
-        "norm": word,
-        "p": size.p if free == "p" else None,
-        "q": size.q if free == "q" else None,
-        "shape": _word("shape", given.get("shape", "rms"), SHAPES),
-        "polar": _word("polar", given.get("polar", "quintic" if word == "spectral" else "exact"), POLAR),
-    }
-    hyper = {key: checked(key, value) for key, value in given.items() if key in CHECKS}
-    return full | hyper
-
-
-def operator_norm(update: Mapping[str, Any]) -> OperatorNorm:
-    """The norm in which an update has a size; adam's is that of "sign".
-
-    >>> operator_norm({"norm": "adam"}).scale(8, 4)
-    0.25
-    """
-    word = "sign" if update["norm"] == "adam" else update["norm"]
-    return norm(word, update.get("p"), update.get("q"))
-
-
-def _word(key: str, value: object, table: Mapping[str, object]) -> object:
-    if value not in table:
-        raise ValueError(f"unknown {key} {value!r}; the words are {', '.join(table)}")
-    return value
-
-
-def _number(value: object) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
-
-
-def _fraction(value: Any) -> bool:
-    return _number(value) and 0 <= value < 1
-
-
-def _not_negative(value: Any) -> bool:
-    return _number(value) and value >= 0
-
-
-def _pair(value: Any) -> bool:
-    return isinstance(value, (tuple, list)) and len(value) == 2 and all(map(_fraction, value))
-
-
-CHECKS: dict[str, tuple[Callable[[Any], bool], str]] = {
-    "momentum": (_fraction, "a number in [0, 1)"),
-    "lookahead": (lambda value: value is None or _fraction(value), "a number in [0, 1), or None for momentum**2"),
-    "betas": (_pair, "two numbers in [0, 1)"),
-    "eps": (_not_negative, "a number of at least 0"),
-    "weight_decay": (_not_negative, "a number of at least 0"),
-    "lr_scale": (_not_negative, "a number of at least 0"),
-    "decay_scale": (_not_negative, "a number of at least 0"),
-}
-
-
-def checked(key: str, value: Any) -> Any:
-    """The value as plain data, if it is in the range of its key.
-
-    Raises ValueError otherwise.
-
-    >>> checked("betas", (0.9, 0.95)), checked("momentum", 0)
-    ([0.9, 0.95], 0.0)
-    """
-    test, allowed = CHECKS[key]
-    if not test(value):
-        raise ValueError(f"{key} must be {allowed}; got {value!r}")
-    if value is None:
-        return None
-    return [float(one) for one in value] if key == "betas" else float(value)

@@ -1,0 +1,119 @@
+"""Updates whose state does the scaling: Adam, RMSprop and Shampoo, each a row of :data:`ADAPTIVE`.
+
+A row is the function that makes the extra state and the one that advances it and returns the unscaled directions of
+many tensors of one shape.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from moga.geometry.layout import to_matrices
+from moga.optim.averages import State, States, Step, advance, advance_squares
+from moga.optim.matrices import Group, stacks, unstack
+
+
+def adam(G: Sequence[Tensor], states: States, step: Step, prefix: str = "") -> list[Tensor]:
+    """``m / (sqrt(v) + eps)`` with bias-corrected averages m of G and v of G^2 (arXiv 1412.6980)."""
+    b1, b2 = step.group["betas"]
+    steps = [state["step"] for state in states]
+    squares = list(torch._foreach_mul(list(G), list(G)))
+    if step.finite is not None:
+        G = step.masked(G, [state[prefix + "exp_avg"].to(step.dtype) for state in states])
+        squares = step.masked(squares, [state[prefix + "exp_avg_sq"].to(step.dtype) for state in states])
+    counted = torch.ones_like(steps[0]) if step.finite is None else step.finite.to(torch.float32)
+    torch._foreach_add_(steps, [counted] * len(steps))
+    m = advance(states, prefix + "exp_avg", G, 1 - b1, step)
+    v = advance_squares(states, prefix + "exp_avg_sq", squares, 1 - b2, step)
+    t = torch.stack(steps).to(m[0].dtype).clamp(min=1)
+    D = torch._foreach_div(v, list((1 - b2**t).unbind()))
+    torch._foreach_sqrt_(D)
+    torch._foreach_add_(D, step.group["eps"])
+    torch._foreach_reciprocal_(D)
+    torch._foreach_mul_(D, m)
+    torch._foreach_div_(D, list((1 - b1**t).unbind()))
+    return list(D)
+
+
+def rmsprop(G: Sequence[Tensor], states: States, step: Step) -> list[Tensor]:
+    """``G / (sqrt(v) + eps)`` with v the average of G^2, not bias-corrected: as torch.optim.RMSprop."""
+    squares = list(torch._foreach_mul(list(G), list(G)))
+    if step.finite is not None:
+        G = step.masked(G, [0.0] * len(G))
+        squares = step.masked(squares, [state["square_avg"].to(step.dtype) for state in states])
+    v = advance_squares(states, "square_avg", squares, 1 - step.group["alpha"], step)
+    D = torch._foreach_sqrt(v)
+    torch._foreach_add_(D, step.group["eps"])
+    return list(torch._foreach_div(list(G), D))
+
+
+def shampoo(G: Sequence[Tensor], states: States, step: Step) -> list[Tensor]:
+    """``A^(-1/4) G B^(-1/4)`` with ``A += G G^T`` and ``B += G^T G`` for each matrix (arXiv 1802.09568)."""
+    layout, blocks = step.group["layout"], step.group["blocks"]
+    directions, first = [], 0
+    for X in stacks(step.masked(G, [0.0] * len(G)), layout, blocks):
+        count = X.shape[1] if X.ndim == 4 else 1
+        wide = X.double().reshape(len(states), count, *X.shape[-2:])
+        left = _accumulate(states, "left", first, wide @ wide.mT)
+        right = _accumulate(states, "right", first, wide.mT @ wide)
+        D = inverse_fourth_root(left) @ wide @ inverse_fourth_root(right)
+        directions.append(D.reshape(X.shape).to(X.dtype))
+        first += count
+    return unstack(directions, layout, G[0].shape)
+
+
+def _accumulate(states: States, side: str, first: int, products: Tensor) -> Tensor:
+    """Add ``products`` (tensors, blocks, n, n) to the accumulators of those blocks, and return their stack."""
+    rows = []
+    for state, product in zip(states, products, strict=True):
+        sums = [state[f"{side}_{first + i}"] for i in range(len(product))]
+        torch._foreach_add_(sums, list(product.unbind()))
+        rows.append(torch.stack(sums))
+    return torch.stack(rows)
+
+
+def inverse_fourth_root(A: Tensor) -> Tensor:
+    """``A^(-1/4)`` of symmetric positive definite matrices (..., n, n); NaN where A holds NaN or Inf.
+
+    >>> inverse_fourth_root(torch.diag(torch.tensor([16.0, 81.0], dtype=torch.float64))).diagonal()
+    tensor([0.5000, 0.3333], dtype=torch.float64)
+    """
+    finite = torch.isfinite(A).all(-1, keepdim=True).all(-2, keepdim=True)
+    # eigh raises where a matrix is not finite; a step has to let it through instead
+    values, vectors = torch.linalg.eigh(torch.where(finite, A, torch.eye(A.shape[-1], dtype=A.dtype, device=A.device)))
+    root = (vectors * values.clamp(min=torch.finfo(A.dtype).tiny).pow(-0.25).unsqueeze(-2)) @ vectors.mT
+    return torch.where(finite, root, torch.full_like(root, torch.nan))
+
+
+def _shampoo_state(weight: Tensor, group: Group) -> State:
+    matrices = [one for stack in to_matrices(weight, group["layout"], group["blocks"]) for one in _each(stack)]
+    state = {}
+    for i, (out, in_) in enumerate(one.shape for one in matrices):
+        for side, size in (("left", out), ("right", in_)):
+            state[f"{side}_{i}"] = group["damping"] * torch.eye(size, dtype=torch.float64, device=weight.device)
+    return state
+
+
+def _each(stack: Tensor) -> Sequence[Tensor]:
+    return [stack] if stack.ndim == 2 else stack.unbind()
+
+
+@dataclass(frozen=True)
+class Adaptive:
+    """The names of the averages of a weight's own shape, whether steps are counted, other state, and the update."""
+
+    full: tuple[str, ...]
+    counted: bool
+    other: Callable[[Tensor, Group], State]
+    directions: Callable[[Sequence[Tensor], States, Step], list[Tensor]]
+
+
+ADAPTIVE: dict[str, Adaptive] = {
+    "adam": Adaptive(("exp_avg", "exp_avg_sq"), True, lambda weight, group: {}, adam),
+    "rmsprop": Adaptive(("square_avg",), False, lambda weight, group: {}, rmsprop),
+    "shampoo": Adaptive((), False, _shampoo_state, shampoo),
+}

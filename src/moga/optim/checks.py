@@ -1,0 +1,168 @@
+"""What a parameter group must say, and what its tensors must be: every error arrives when the group is added."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from moga.geometry.layout import LAYOUTS, to_matrices
+from moga.geometry.polar import POLAR
+from moga.optim.constraints import off_manifold, row_lengths
+from moga.optim.matrices import Group
+from moga.optim.rounding import ROUNDINGS
+from moga.rules.updates import AVERAGES, CALIBRATIONS, CONSTRAINTS, HELD, STEPS, UPDATES, check_combination
+
+STATE_DTYPES = ("float32", "bfloat16")
+NEEDED = ("norm", "layout", "scale")
+
+# What a group says where it is silent; also what a group saved by an older version lacks.
+PLAIN: dict[str, Any] = {
+    "p": None,
+    "q": None,
+    "polar": "exact",
+    "step": "fixed",
+    "constraint": "decay",
+    "average": "mean",
+    "blocks": (),
+    "decays": True,
+    "lr_scale": 1.0,
+    "decay_scale": 1.0,
+    "alpha": 0.99,
+    "damping": 1e-4,
+    "trust_clip": [0.5, 1.5],
+    "calibration": "none",
+    "state_dtype": "float32",
+    "rounding": "nearest",
+    "skipped": 0,
+    "rounded_steps": 0,
+}
+
+WORDS = {
+    "norm": UPDATES,
+    "layout": LAYOUTS,
+    "step": STEPS,
+    "constraint": CONSTRAINTS,
+    "average": AVERAGES,
+    "calibration": CALIBRATIONS,
+    "state_dtype": STATE_DTYPES,
+    "rounding": ROUNDINGS,
+}
+
+# key -> (least, a bound that it stays below, whether the least itself is allowed)
+RANGES = {
+    "lr": (0, math.inf),
+    "weight_decay": (0, math.inf),
+    "eps": (0, math.inf),
+    "damping": (0, math.inf),
+    "lr_scale": (0, math.inf),
+    "decay_scale": (0, math.inf),
+    "momentum": (0, 1),
+    "alpha": (0, 1),
+}
+TOLERANCE = {torch.float64: 1e-6, torch.float32: 1e-3, torch.float16: 1e-2, torch.bfloat16: 5e-2}
+
+
+def check_words(group: Group) -> None:
+    """Raises ValueError for missing keys, unknown words and combinations that do not exist."""
+    missing = [key for key in NEEDED if key not in group]
+    if missing:
+        raise ValueError(
+            f"a parameter group lacks {', '.join(map(repr, missing))}; make groups with moga.param_groups(model, "
+            "recipe) or an optimizer with moga.optimizer(model, recipe, lr=...)"
+        )
+    for key, words in {**WORDS, "polar": tuple(POLAR)}.items():
+        if group.get(key, words[0]) not in words:
+            raise ValueError(f"unknown {key} {group[key]!r} in a parameter group; the words are {', '.join(words)}")
+    check_combination(group)
+
+
+def check_numbers(group: Group) -> None:
+    """Raises ValueError for a number out of range, and for a decay that the constraint would undo."""
+    numbers = {key: group[key] for key in RANGES}
+    if group["lookahead"] not in (None, "momentum"):
+        numbers["lookahead"] = group["lookahead"]
+    numbers |= {f"betas[{i}]": beta for i, beta in enumerate(group["betas"])}
+    for key, value in numbers.items():
+        low, high = RANGES.get(key, (0, 1))
+        if not low <= value < high:
+            allowed = f"0 <= {key}" + ("" if high == math.inf else f" < {high}")
+            raise ValueError(f"{key} = {value} is out of range; allowed is a finite {allowed}")
+    least, most = group["trust_clip"]
+    if not 0 <= least <= most < math.inf:
+        raise ValueError(f"trust_clip = {group['trust_clip']} is out of range; allowed is 0 <= least <= most")
+    if group["constraint"] in HELD and group["decays"] and group["weight_decay"]:
+        raise ValueError(
+            f"weight_decay = {group['weight_decay']} would be undone by the constraint {group['constraint']!r}, which "
+            "fixes the size of a weight; say decays=False in the group, or weight_decay=0"
+        )
+
+
+def check_tensors(group: Group) -> None:
+    """Raises ValueError or TypeError for tensors that cannot be updated as the group says."""
+    if not group["params"]:
+        raise ValueError("a parameter group is empty; give it at least one tensor")
+    seen: set[Tensor] = set()
+    for name, weight in named(group):
+        if weight in seen:
+            raise ValueError(f"parameter {name!r} is given twice; every parameter is updated once")
+        seen.add(weight)
+        if not weight.is_floating_point():
+            raise TypeError(f"parameter {name!r} is {weight.dtype}; a real floating-point tensor is needed")
+        if group["layout"] != "vector" and weight.ndim != 2:
+            raise ValueError(
+                f"parameter {name!r} has shape {tuple(weight.shape)}; layout {group['layout']!r} needs two dimensions"
+            )
+
+
+def named(group: Group) -> Iterator[tuple[str | int, Tensor]]:
+    """The tensors of a group with their names, or with their places where it has none.
+
+    >>> [name for name, _ in named({"params": [torch.ones(1), torch.ones(1)]})]
+    [0, 1]
+    """
+    names = group.get("param_names", range(len(group["params"])))
+    return zip(names, group["params"], strict=True)
+
+
+@torch.no_grad()
+def warn_of_starts(group: Group) -> None:
+    """Warn of weights that the group's constraint cannot work with: off the manifold, or zero where a size is kept."""
+    if group["constraint"] == "decay":
+        return
+    for name, weight in named(group):
+        if weight.is_meta or weight.numel() == 0:
+            continue
+        for matrix in to_matrices(weight, group["layout"], group["blocks"]):
+            if text := _STARTS[group["constraint"]](matrix):
+                warnings.warn(f"parameter {name!r} {text}", stacklevel=6)
+                break
+
+
+def _stiefel_start(matrix: Tensor) -> str:
+    off = max(off_manifold(one) for one in matrix.reshape(-1, *matrix.shape[-2:]))
+    if off <= TOLERANCE[matrix.dtype]:
+        return ""
+    return (
+        f"is not on the Stiefel manifold: its Gram matrix differs from the identity by {off:.2g}. The first step moves "
+        "it there, however small lr is. Give it orthonormal rows or columns first: torch.nn.init.orthogonal_(weight)"
+    )
+
+
+def _sphere_start(matrix: Tensor) -> str:
+    if bool(matrix.any(-1).any(-1).all()):
+        return ""
+    return "is zero, and the constraint 'sphere' keeps its size: it can never move. Initialise it, or exempt it"
+
+
+def _row_start(matrix: Tensor) -> str:
+    if bool((row_lengths(matrix.float()) > 0).all()):
+        return ""
+    return "has rows of zeros, which 'row_magnitude' gives no direction: they can never move. Initialise them"
+
+
+_STARTS = {"stiefel": _stiefel_start, "sphere": _sphere_start, "row_magnitude": _row_start}
