@@ -20,9 +20,14 @@ def test_equal_runs_are_equal_bit_for_bit(corpus: Corpus, small: Settings) -> No
     assert train(replace(run, seed=1), corpus)["loss"] != first["loss"]
 
 
+# Rates of recipes whose lr is not in units of the norm: of one entry, of the gradient, or of a published radius.
+UNSCALED = dict.fromkeys(("adam", "adamw", "lion", "signsgd", "rmsprop", "hyperp", "muown", "rmnp"), 0.005)
+UNSCALED |= dict.fromkeys(("orscale", "orscale-lm", "spel"), 0.005) | {"scion": 0.001}
+
+
 @pytest.mark.parametrize("recipe", sorted(RECIPES))
 def test_every_recipe_learns_and_starts_alike(recipe: str, corpus: Corpus, small: Settings) -> None:
-    rate = 0.005 if recipe in ("adamw", "lion") else 0.1
+    rate = UNSCALED.get(recipe, 0.1)
     result = train(Run(recipe, 16, rate, 0, replace(small, steps=20)), corpus)
     assert result["curve"][0][1] == pytest.approx(math.log(256))
     assert result["loss"] < 5.3

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from moga.geometry.layout import to_matrices
+from moga.geometry.polar import polar_factor
 from moga.rules.patterns import match_patterns
 from moga.rules.recipes import Update, resolve_recipe
 from moga.rules.roles import Assignment, find_roles
@@ -33,7 +34,8 @@ def initialize_(
     the value that it has.
 
     The rule is the same for every ``recipe``: what stays constant over width is the spectral size, because random
-    entries are not aligned; the norm of the recipe measures updates, which are.
+    entries are not aligned; the norm of the recipe measures updates, which are. Only where the recipe holds matrices
+    on the Stiefel manifold do they start there, as the polar factors of the same random ones.
 
     Raises ValueError for what ``find_roles`` refuses, an unknown recipe, and a vector without a known start, before
     anything is written; TypeError for anything but a module.
@@ -45,20 +47,20 @@ def initialize_(
     """
     if not isinstance(model, nn.Module):
         raise TypeError(f"initialize_ needs a model, an nn.Module; got {type(model).__name__}")
-    resolve_recipe(recipe)
+    updates = resolve_recipe(recipe)
     assignments = find_roles(model, roles)
     starts = _vector_starts(model, assignments, roles)
     with torch.no_grad():
         for one in assignments:
             if one.role != "vector":
-                _fill_matrix(one, generator)
+                _fill_matrix(one, updates.get(one.role, {}).get("constraint"), generator)
             elif (start := starts[id(one.parameter)]) is not None:
                 one.parameter.fill_(start)
         _zero_padding(model)
     return model
 
 
-def _fill_matrix(one: Assignment, generator: torch.Generator | None) -> None:
+def _fill_matrix(one: Assignment, constraint: str | None, generator: torch.Generator | None) -> None:
     for matrix in to_matrices(one.parameter, one.layout, one.blocks):
         out, in_ = matrix.shape[-2:]
         std = 0.0 if one.added else initial_std(one.role, out, in_, one.lookup)
@@ -66,6 +68,8 @@ def _fill_matrix(one: Assignment, generator: torch.Generator | None) -> None:
             matrix.zero_()
         else:
             matrix.normal_(0, std, generator=generator)
+        if constraint == "stiefel":
+            matrix.copy_(polar_factor(matrix))
 
 
 def _zero_padding(model: nn.Module) -> None:

@@ -66,6 +66,7 @@ def train(run: Run, corpus: Corpus, progress: Progress | None = None) -> dict[st
         head_size=settings.head_size,
         context=settings.context,
         seed=run.seed,
+        recipe=run.recipe,
     )
     accelerator = Accelerator(cpu=True, mixed_precision="no")
     parameters = sum(parameter.numel() for parameter in model.parameters())
@@ -120,7 +121,7 @@ def optimizer_options(run: Run) -> dict[str, Any]:
     >>> sorted(optimizer_options(Run("adamw", 32, 0.001, 0, Settings())))
     ['betas', 'weight_decay']
     """
-    used = {word for update in resolve_recipe(run.recipe).values() for word in usable(update["norm"])}
+    used = {word for update in resolve_recipe(run.recipe).values() for word in usable(update)}
     options = {name: getattr(run.settings, name) for name in ("weight_decay", "momentum", "betas") if name in used}
     return {name: value for name, value in options.items() if value is not None}
 
