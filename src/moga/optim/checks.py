@@ -15,6 +15,7 @@ from moga.geometry.polar import POLAR
 from moga.optim.constraints import off_manifold, row_lengths
 from moga.optim.matrices import Group
 from moga.optim.rounding import ROUNDINGS
+from moga.rules.flattened import WHY, refuse_flattened
 from moga.rules.updates import AVERAGES, CALIBRATIONS, CONSTRAINTS, HELD, STEPS, UPDATES, check_combination
 
 STATE_DTYPES = ("float32", "bfloat16")
@@ -113,10 +114,27 @@ def check_tensors(group: Group) -> None:
         seen.add(weight)
         if not weight.is_floating_point():
             raise TypeError(f"parameter {name!r} is {weight.dtype}; a real floating-point tensor is needed")
+        refuse_flattened(name, weight)
         if group["layout"] != "vector" and weight.ndim != 2:
             raise ValueError(
                 f"parameter {name!r} has shape {tuple(weight.shape)}; layout {group['layout']!r} needs two dimensions"
             )
+
+
+def check_still_whole(group: Group) -> None:
+    """Raises ValueError where a wrapper has since put flat tensors in the place of the weights of a group.
+
+    DeepSpeed (ZeRO stages 1 to 3) and FSDP1 do this to an optimizer that was made before them, and mark nothing.
+    """
+    weights, names = group["params"], group.get("param_names")
+    flat = [weight for weight in weights if weight.ndim < 2 and group["layout"] != "vector"]
+    if flat or (names is not None and len(names) != len(weights)):
+        shown = ", ".join(map(str, (names or range(len(weights)))[:3]))
+        shapes = ", ".join(str(tuple(weight.shape)) for weight in (flat or weights)[:3])
+        raise ValueError(
+            f"in the place of the weights of a parameter group ({shown}, ...) stand tensors of shape {shapes}, put "
+            f"there after the optimizer was made, as DeepSpeed ZeRO and FSDP1 do. {WHY}"
+        )
 
 
 def named(group: Group) -> Iterator[tuple[str | int, Tensor]]:

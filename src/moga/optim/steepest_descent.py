@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from moga.optim.checks import PLAIN, check_numbers, check_tensors, check_words, named, warn_of_starts
+from moga.optim.checks import PLAIN, check_numbers, check_still_whole, check_tensors, check_words, named, warn_of_starts
 from moga.optim.names import in_order_of
 from moga.optim.rounding import Noise
 from moga.optim.update import batched, new_state
@@ -123,6 +123,8 @@ class SteepestDescent(Optimizer):
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
+        for group in self.param_groups:
+            check_still_whole(group)
         finite = self._check_gradients()
         before = copies(self.param_groups) if self._watching else None
         noise = Noise(self._steps) if any(group["rounding"] == "stochastic" for group in self.param_groups) else None

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 
 from torch import Tensor, nn
 
+from moga.rules.flattened import refuse_flattened
 from moga.rules.patterns import match_patterns
 from moga.rules.storage import StoredTensor, listed_tensors, stored_tensors
 from moga.rules.transfer import ROLES, effective_fan
@@ -62,7 +63,8 @@ def find_roles(
     "input" it is a map of dense features, which keeps its in. Only an ``nn.Embedding`` is a lookup.
 
     Raises ValueError for parameters whose role nothing settles, a tensor of more than two dimensions, a stated role
-    that is unknown or impossible, a pattern that matches nothing, and a model with nothing to train.
+    that is unknown or impossible, a pattern that matches nothing, a model with nothing to train, and parameters that
+    FSDP1 or DeepSpeed ZeRO has flattened.
 
     >>> model = nn.Sequential(nn.Embedding(9, 4), nn.Linear(4, 4), nn.Linear(4, 9, bias=False))
     >>> [(a.name, a.role, a.fan) for a in find_roles(model, {"2.weight": "output"})]
@@ -79,6 +81,9 @@ def find_roles(
         inputs, outputs = set(), set()
     if not any(trained):
         raise ValueError(f"{type(model).__name__} has no trainable parameter; set requires_grad where it should train")
+    for one, trains in zip(stored, trained, strict=True):
+        if trains:
+            refuse_flattened(one.names[0], one.tensor)
     found = [_found(one, inputs, outputs) for one in stored]
     for index, role in _stated(stored, roles).items():
         found[index] = role
