@@ -232,3 +232,40 @@ def test_a_step_that_nobody_watches_does_nothing_more(tools):
             tools.run(model.parameters(), optimizer, [2])
         counts.append(len(profile.events()))
     assert counts[0] == counts[1]
+
+
+@pytest.mark.parametrize("recipe", ["adam", "adamw", "mup-adamw", "rmsprop"])
+def test_with_eps_zero_entries_without_gradient_rest(recipe):
+    weight = nn.Parameter(torch.eye(4))
+    optimizer = moga.optimizer([("w", weight)], recipe, lr=0.1, eps=0.0, roles={"w": "hidden"})
+    for bad in (math.nan, math.inf):
+        weight.grad = torch.full((4, 4), bad)
+        optimizer.step()
+        assert torch.equal(weight.data, torch.eye(4))
+    weight.grad = torch.zeros(4, 4)
+    weight.grad[0] = 1.0
+    optimizer.step()
+    assert torch.equal(weight.data[1:], torch.eye(4)[1:]) and (weight.data[0] < torch.eye(4)[0]).all()
+    optimizer.param_groups[0]["lr"] = 0.0
+    before = weight.detach().clone()
+    optimizer.step()
+    assert torch.equal(weight.data, before)
+
+
+@pytest.mark.parametrize("recipe", ["moga-row", "adamw", "muon"])
+def test_lr_may_be_a_tensor_of_one_entry(recipe):
+    weights = [nn.Parameter(torch.ones(3, 2)) for _ in range(2)]
+    for weight, lr in zip(weights, (torch.tensor([0.1]), 0.1), strict=True):
+        weight.grad = torch.arange(6.0).reshape(3, 2)
+        moga.optimizer([("w", weight)], recipe, lr=lr, roles={"w": "hidden"}).step()
+    torch.testing.assert_close(weights[0].data, weights[1].data)
+
+
+@pytest.mark.parametrize("recipe", ["moga-row", "muon"])
+def test_a_watched_step_that_is_not_finite_is_reported_as_such(recipe):
+    weight = nn.Parameter(torch.ones(3, 2))
+    optimizer = moga.optimizer([("w", weight)], recipe, lr=0.1, nonfinite="propagate", roles={"w": "hidden"})
+    weight.grad = torch.full((3, 2), math.nan)
+    optimizer.watch()
+    optimizer.step()
+    assert math.isnan(optimizer.last_update()[0]["update"])

@@ -28,14 +28,15 @@ from moga.geometry.vectors import INF, conjugate, mean_scale, nonzero, signs, ve
 
 
 def singular_values(W: Tensor) -> Tensor:
-    """The singular values of (..., out, in), largest first, from entries of at most 1.
+    """The singular values of (..., out, in), largest first, from entries of at most 1; NaN of a matrix not finite.
 
     >>> singular_values(torch.tensor([[0.0, 3e30], [4e30, 0.0]]))
     tensor([4.0000e+30, 3.0000e+30])
     """
-    peak = nonzero(W.abs().amax((-2, -1), keepdim=True))
-    values: Tensor = torch.linalg.svdvals(W / peak) * peak.squeeze(-1)
-    return values
+    peak = W.abs().amax((-2, -1), keepdim=True)
+    finite = torch.isfinite(peak)  # svdvals raises on a matrix that is not
+    values = torch.linalg.svdvals(torch.where(finite, W / nonzero(peak), torch.zeros_like(W))) * peak.squeeze(-1)
+    return torch.where(finite.squeeze(-1), values, torch.full_like(values, torch.nan))
 
 
 def pair_scale(p: float, q: float, out: int, in_: int) -> float:

@@ -36,7 +36,7 @@ def adam(G: Sequence[Tensor], states: States, step: Step, prefix: str = "") -> l
     torch._foreach_reciprocal_(D)
     torch._foreach_mul_(D, m)
     torch._foreach_div_(D, list((1 - b1**t).unbind()))
-    return list(D)
+    return _at_rest(D, v, step)
 
 
 def rmsprop(G: Sequence[Tensor], states: States, step: Step) -> list[Tensor]:
@@ -48,7 +48,14 @@ def rmsprop(G: Sequence[Tensor], states: States, step: Step) -> list[Tensor]:
     v = advance_squares(states, "square_avg", squares, 1 - step.group["alpha"], step)
     D = torch._foreach_sqrt(v)
     torch._foreach_add_(D, step.group["eps"])
-    return list(torch._foreach_div(list(G), D))
+    return _at_rest(torch._foreach_div(list(G), D), v, step)
+
+
+def _at_rest(D: Sequence[Tensor], v: Sequence[Tensor], step: Step) -> list[Tensor]:
+    """With eps = 0 an entry that never had a gradient is 0 / 0: it rests, also where lr is 0 or the step is dropped."""
+    if step.group["eps"]:
+        return list(D)
+    return [torch.where(square == 0, torch.zeros_like(d), d) for d, square in zip(D, v, strict=True)]
 
 
 def shampoo(G: Sequence[Tensor], states: States, step: Step) -> list[Tensor]:

@@ -89,14 +89,14 @@ def _adam(G: Tensor, state: State, group: Group, noise: Noise | None, prefix: st
     t = state["step"].item()
     m = _average(prefix + "exp_avg", G, b1, state, group, noise) / (1 - b1**t)
     v = _average(prefix + "exp_avg_sq", G * G, b2, state, group, noise) / (1 - b2**t)
-    D: Tensor = m / (v.sqrt() + float(group["eps"]))
-    return D
+    D = m / (v.sqrt() + float(group["eps"]))
+    return torch.where(v + group["eps"] == 0, torch.zeros_like(D), D)
 
 
 def _rmsprop(G: Tensor, state: State, group: Group, noise: Noise | None) -> Tensor:
     v = _average("square_avg", G * G, group["alpha"], state, group, noise)
-    D: Tensor = G / (v.sqrt() + float(group["eps"]))
-    return D
+    D = G / (v.sqrt() + float(group["eps"]))
+    return torch.where(v + group["eps"] == 0, torch.zeros_like(D), D)
 
 
 def _shampoo(G: Tensor, i: int, state: State) -> Tensor:

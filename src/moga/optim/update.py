@@ -88,10 +88,10 @@ def batched(
         wide = work_dtype(dtype)
         mask = None if finite is None else finite.to(device, non_blocking=True)
         lr = group["lr"] * group["lr_scale"]
+        if isinstance(lr, Tensor):
+            lr = lr.to(device, non_blocking=True).reshape(())
         if mask is not None:
             lr = mask.to(wide) * lr
-        elif isinstance(lr, Tensor):
-            lr = lr.to(device, non_blocking=True)
         targets = [weights[i] for i in members]
         W, G = [weight.to(wide) for weight in targets], [grads[i].to(wide) for i in members]
         moved = _move(W, G, [states[i] for i in members], lr, Step(group, wide, mask, noise))
