@@ -10,7 +10,7 @@ from moga.study.presets import DEFAULT_RATES, PRESETS, default_rates, parse_inte
 def test_presets_are_plans_over_at_least_three_widths(name: str) -> None:
     plan = preset(name)
     assert len(plan.widths) >= 3
-    assert all(len(rates) >= 6 for rates in plan.rates.values())
+    assert all(len(rates) >= 4 for rates in plan.rates.values())
     assert len(plan.runs()) == sum(map(len, plan.rates.values())) * len(plan.widths) * len(plan.seeds)
 
 

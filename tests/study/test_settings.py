@@ -27,7 +27,7 @@ def test_impossible_settings_are_errors(change: dict[str, Any], message: str) ->
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"recipe": "adam"}, "unknown recipe 'adam'; known: .*adamw.*moga-row"),
+        ({"recipe": "adamw2"}, "unknown recipe 'adamw2'; known: .*adamw.*moga-row"),
         ({"width": 40}, "width 40 is not a multiple of the head size 16"),
         ({"lr": 0}, "a learning rate must be finite and above 0, got 0.0 for adamw"),
         ({"lr": float("inf")}, "a learning rate must be finite and above 0, got inf"),

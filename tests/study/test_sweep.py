@@ -184,7 +184,13 @@ def test_ctrl_c_stops_the_workers_and_any_number_of_them_gives_the_same(
 ) -> None:
     script, out = tmp_path / "script.py", tmp_path / "out"
     script.write_text(SCRIPT)
-    process = subprocess.Popen([sys.executable, script, out, text_file], stderr=subprocess.PIPE, start_new_session=True)
+    process = subprocess.Popen(
+        [sys.executable, script, out, text_file],
+        stderr=subprocess.PIPE,
+        start_new_session=True,
+        # what a shell runs in the background ignores the signal, and so would everything below it
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )
     deadline = time.monotonic() + 100
     while len(read_records(out)) < 1 and process.poll() is None and time.monotonic() < deadline:
         time.sleep(0.01)

@@ -81,7 +81,7 @@ class Run:
     """One training run. Two runs with the same `key` are the same run.
 
     >>> run = Run("adamw", 32, 2**-9, 0, Settings())
-    >>> run.key == Run("adamw", 32, 2**-9, 0, Settings(weight_decay=0)).key
+    >>> run.key == Run("adamw", 32, 2**-9, 0, Settings(weight_decay=1e-1)).key
     True
     """
 
