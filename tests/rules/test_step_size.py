@@ -23,9 +23,10 @@ RECIPES = [
 @pytest.mark.filterwarnings("ignore:.*is input and output in one")
 @pytest.mark.parametrize("tie", [False, True])
 @pytest.mark.parametrize("family", ["gpt2", "llama"])
+@pytest.mark.parametrize("width", [64, 256])
 @pytest.mark.parametrize(("recipe", "options"), RECIPES)
-def test_one_step_has_size_lr(family, recipe, options, tie, request):
-    model = request.getfixturevalue(family)(tie_word_embeddings=tie).double()
+def test_one_step_has_size_lr(family, recipe, options, width, tie, request):
+    model = request.getfixturevalue(family)(width, tie_word_embeddings=tie).double()
     groups = param_groups(model, recipe, **options)
     lr = 0.3
     optimizer = SteepestDescent(groups, lr=lr)

@@ -16,7 +16,16 @@ from moga.optim.constraints import off_manifold, row_lengths
 from moga.optim.matrices import Group
 from moga.optim.rounding import ROUNDINGS
 from moga.rules.flattened import WHY, refuse_flattened
-from moga.rules.updates import AVERAGES, CALIBRATIONS, CONSTRAINTS, HELD, STEPS, UPDATES, check_combination
+from moga.rules.updates import (
+    AVERAGES,
+    CALIBRATIONS,
+    CONSTRAINTS,
+    HELD,
+    STEPS,
+    UPDATES,
+    check_combination,
+    operator_norm,
+)
 
 STATE_DTYPES = ("float32", "bfloat16")
 NEEDED = ("norm", "layout", "scale")
@@ -61,6 +70,7 @@ RANGES = {
     "eps": (0, math.inf),
     "damping": (0, math.inf),
     "lr_scale": (0, math.inf),
+    "scale": (0, math.inf),
     "decay_scale": (0, math.inf),
     "momentum": (0, 1),
     "alpha": (0, 1),
@@ -83,14 +93,21 @@ def check_words(group: Group) -> None:
 
 
 def check_numbers(group: Group) -> None:
-    """Raises ValueError for a number out of range, and for a decay that the constraint would undo."""
-    numbers = {key: group[key] for key in RANGES}
+    """Raises TypeError for no number, ValueError for one out of range and for a decay that a constraint would undo."""
+    operator_norm(group)  # checks the exponents
+    scale = group["scale"]
+    numbers = {f"scale[{i}]": one for i, one in enumerate(scale if isinstance(scale, (list, tuple)) else [scale])}
+    numbers |= {key: group[key] for key in RANGES if key != "scale"}
     if group["lookahead"] not in (None, "momentum"):
         numbers["lookahead"] = group["lookahead"]
     numbers |= {f"betas[{i}]": beta for i, beta in enumerate(group["betas"])}
     for key, value in numbers.items():
-        low, high = RANGES.get(key, (0, 1))
-        if not low <= value < high:
+        low, high = RANGES.get(key.split("[")[0], (0, 1))
+        try:
+            inside = bool(low <= value < high)
+        except (TypeError, RuntimeError):
+            raise TypeError(f"{key} must be a number; got {value!r}") from None
+        if not inside:
             allowed = f"0 <= {key}" + ("" if high == math.inf else f" < {high}")
             raise ValueError(f"{key} = {value} is out of range; allowed is a finite {allowed}")
     least, most = group["trust_clip"]
