@@ -17,11 +17,11 @@ help:
 	@echo "make format     let ruff rewrite what it can"
 	@echo "make setup      .venv with what 'moga transfer' needs;  make setup-dev: and the checks"
 	@echo "make clean      remove .venv, caches and runs/demo"
-	@echo "PYTHON=...      the interpreter that makes .venv (3.10 or newer; default: python3)"
+	@echo "PYTHON=...      the interpreter that makes .venv (3.11 or newer; default: python3)"
 
 .venv/.created:
-	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' \
-	  || { echo "moga needs Python 3.10 or newer; '$(PYTHON)' is older or missing. Name another: make PYTHON=python3.11" >&2; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
+	  || { echo "the pinned packages need Python 3.11 or newer; '$(PYTHON)' is older or missing. Name another: make PYTHON=python3.11" >&2; exit 1; }
 	$(PYTHON) -m venv .venv \
 	  || { echo "'$(PYTHON) -m venv' failed. On Debian: apt-get install python3-venv" >&2; exit 1; }
 	@touch $@
