@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from moga.geometry.polar import polar_factor
-from moga.optim.matrices import frobenius, nonzero
+from moga.geometry.vectors import nonzero
+from moga.optim.matrices import frobenius
 
 Rate = float | Tensor
 

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from moga.geometry.layout import from_matrices, to_matrices
+from moga.geometry.vectors import nonzero
 
 Group = dict[str, Any]
 
@@ -68,12 +69,3 @@ def frobenius(X: Tensor) -> Tensor:
     peak = nonzero(X.abs().amax((-2, -1), keepdim=True))
     size: Tensor = torch.linalg.vector_norm(X / peak, dim=(-2, -1), keepdim=True) * peak
     return size
-
-
-def nonzero(divisor: Tensor) -> Tensor:
-    """The divisor with 1 in the place of 0: a zero matrix or row over its size is zero.
-
-    >>> nonzero(torch.tensor([0.0, 2.0]))
-    tensor([1., 2.])
-    """
-    return torch.where(divisor == 0, torch.ones_like(divisor), divisor)

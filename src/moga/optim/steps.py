@@ -14,7 +14,8 @@ from torch import Tensor
 
 from moga.geometry.norms import NORMS, norm
 from moga.geometry.polar import polar_factor
-from moga.optim.matrices import Group, frobenius, nonzero
+from moga.geometry.vectors import nonzero
+from moga.optim.matrices import Group, frobenius
 from moga.rules.updates import operator_norm
 
 TRUST_EPS = 1e-6  # published: keeps the ratio finite where the step is zero; in units of a Frobenius norm

@@ -20,10 +20,11 @@ from torch import Tensor
 
 from moga.geometry.layout import to_matrices
 from moga.geometry.polar import work_dtype
+from moga.geometry.vectors import nonzero
 from moga.optim.adaptive import ADAPTIVE, adam
 from moga.optim.averages import State, States, Step, step_input
 from moga.optim.constraints import kept, row_gradients, row_lengths, sphere, stiefel, tangent
-from moga.optim.matrices import Group, nonzero, on_matrices, scales, stacks, unstack
+from moga.optim.matrices import Group, on_matrices, scales, stacks, unstack
 from moga.optim.rounding import Noise, write_
 from moga.optim.steps import calibrated, sized_direction, trust_ratio
 
