@@ -21,7 +21,8 @@ ALLOWED: dict[str, tuple[set[str], set[str]]] = {
     "optim": ({"geometry", "rules", "optim"}, {"torch"}),
     "study": ({"geometry", "rules", "optim", "study"}, {"torch"} | STUDY),
     "report": ({"report", "study.records", "study.fit"}, {"matplotlib", "plotly", "jinja2", "markupsafe"}),
-    "cli": ({"", "geometry", "rules", "optim", "study", "report", "cli"}, {"rich", "typer"}),
+    "balls": ({"balls"}, set()),
+    "cli": ({"", "geometry", "rules", "optim", "study", "report", "balls", "cli"}, {"rich", "typer"}),
     "": ({"geometry", "rules", "optim"}, set()),  # moga/__init__.py
 }
 # What a report reads has to be readable where torch is not installed.
