@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch import nn
 
+from moga.geometry.modular import Atom, modular_norm
 from moga.geometry.network import Layer, NetworkNorm, block_norm
 from moga.geometry.norms import norm
 from moga.rules.groups import param_groups
@@ -175,3 +176,25 @@ def test_coefficients_divide_steps_and_multiply_sizes():
     torch.testing.assert_close(three.measure([W]), 3 * one.measure([W]))
     torch.testing.assert_close(three.dual([W]), one.dual([W]) / 3)
     torch.testing.assert_close(three.direction([W])["w"], one.direction([W])["w"] / 3)
+
+
+STACKED = [
+    ("out,in", (6, 4), (2, 2, 2), 2, 3),
+    ("out,in", (8, 4), (4, 2, 2), 2, 3),
+    ("stack,in,out", (3, 4, 6), (3, 3), 3, 6),
+    ("stack,out,in", (3, 6, 4), (4, 2), 1, 6),
+    ("2*in,out,k", (6, 4, 2), (), 1, 2),
+]
+
+
+@pytest.mark.parametrize("layout,shape,blocks,interleave,count", STACKED)
+@pytest.mark.parametrize("word", ["column", "spectral"])
+def test_every_matrix_of_a_stack_or_of_interleaved_blocks_is_measured(word, layout, shape, blocks, interleave, count):
+    group = {"params": [0], "norm": word, "layout": layout, "blocks": blocks, "interleave": interleave}
+    atom = Atom("0", norm(word), layout=layout, blocks=blocks, interleave=interleave)
+    G = draw(*shape)
+    for network in (block_norm([group]), modular_norm(atom)):
+        D = network.direction([G])["0"]
+        assert D.shape == G.shape and network.sizes([D])["0"].numel() == count
+        torch.testing.assert_close(network.sizes([D])["0"], torch.ones_like(network.sizes([D])["0"]))
+        torch.testing.assert_close((G * D).sum(), network.dual([G]))

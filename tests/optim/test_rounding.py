@@ -29,12 +29,18 @@ def test_what_the_dtype_holds_stays_as_it_is(dtype):
     assert stochastic(torch.tensor([math.nan]), dtype).isnan().all()
 
 
-def test_noise_depends_on_its_seed_alone():
-    x, device = torch.randn(100), torch.device("cpu")
-    first = stochastic(x, torch.bfloat16, Noise(3).of(device))
+def test_noise_depends_on_its_seed_and_the_name_alone():
+    x, target, other = torch.randn(100), torch.empty(100), torch.empty(100)
+    names = {id(target): "w", id(other): "v"}
+    first = stochastic(x, torch.bfloat16, Noise(3, names).of(target))
     torch.manual_seed(99)
-    assert torch.equal(first, stochastic(x, torch.bfloat16, Noise(3).of(device)))
-    assert not torch.equal(first, stochastic(x, torch.bfloat16, Noise(4).of(device)))
+    noise = Noise(3, names)
+    second = stochastic(x, torch.bfloat16, noise.of(other))
+    assert torch.equal(first, stochastic(x, torch.bfloat16, noise.of(target)))
+    assert not torch.equal(first, second)
+    assert not torch.equal(first, stochastic(x, torch.bfloat16, Noise(4, names).of(target)))
+    unnamed = Noise(3)
+    assert not torch.equal(*(stochastic(x, torch.bfloat16, unnamed.of(target)) for _ in range(2)))
 
 
 def test_writing_rounds_as_the_word_says():

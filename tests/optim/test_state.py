@@ -11,6 +11,11 @@ from pathlib import Path
 import pytest
 import torch
 from torch import nn
+from torch.distributed.checkpoint.state_dict import (
+    StateDictOptions,
+    get_optimizer_state_dict,
+    set_optimizer_state_dict,
+)
 
 import moga
 
@@ -173,3 +178,165 @@ def test_state_appears_together(entry, tools):
     optimizer.step()
     assert set(optimizer.state) == set(weights)
     assert torch.equal(weights[-1], before)  # no gradient: neither step nor decay
+
+
+def test_what_a_hook_returns_is_loaded_names_and_tensors_included(entry, tools):
+    """Saved under other names: a hook renames them, and what it does to the state is done."""
+    model, other = tools.Network(), tools.Network()
+    optimizer, resumed = entry.optimizer(model), entry.optimizer(other)
+    tools.run(model.parameters(), optimizer, range(2))
+    saved = copy.deepcopy(optimizer.state_dict())
+    for group in saved["param_groups"]:  # as an older model would have named and ordered them
+        group["params"], group["param_names"] = group["params"][::-1], [f"old.{n}" for n in group["param_names"][::-1]]
+    saved["param_groups"].reverse()
+
+    def rename(own, loaded):
+        groups = [
+            {**group, "param_names": [name.removeprefix("old.") for name in group["param_names"]]}
+            for group in loaded["param_groups"]
+        ]
+        state = {i: {key: 2 * value for key, value in one.items()} for i, one in loaded["state"].items()}
+        return {"state": state, "param_groups": groups}
+
+    resumed.register_load_state_dict_pre_hook(rename)
+    resumed.load_state_dict(saved)
+    twins = dict(zip(other.parameters(), model.parameters(), strict=True))
+    for weight, state in resumed.state.items():
+        expected = {key: 2 * value for key, value in optimizer.state[twins[weight]].items()}
+        torch.testing.assert_close(dict(state), expected, rtol=0, atol=0)
+
+
+WORDS = [  # two groups of the same parameters that differ in one word
+    ({"norm": "sign"}, {"norm": "row"}, "norm = 'sign' and has norm = 'row' here"),
+    ({"norm": "row", "p": 2.0}, {"norm": "row", "p": 3.0}, "p = 2.0 and has p = 3.0 here"),
+    ({"norm": "column", "q": 2.0}, {"norm": "column", "q": 4.0}, "q = 2.0 and has q = 4.0 here"),
+    ({"step": "dual"}, {}, "step = 'dual' and has step = 'fixed' here"),
+    (
+        {"norm": "spectral"},
+        {"norm": "spectral", "constraint": "sphere"},
+        "constraint = 'decay' and has constraint = 'sphere' here",
+    ),
+    ({"average": "none"}, {"average": "mean"}, "average = 'none' and has average = 'mean' here"),
+    ({"shape": "rms"}, {"shape": "none"}, "shape = 'rms' and has shape = 'none' here"),
+    ({"norm": "spectral", "polar": "quintic"}, {"norm": "spectral"}, "polar = 'quintic' and has polar = 'exact' here"),
+    ({"layout": "out,in"}, {"layout": "in,out"}, "layout = 'out,in' and has layout = 'in,out' here"),
+    ({"blocks": [1, 1]}, {}, r"blocks = \[1, 1\] and has blocks = \(\) here"),
+]
+
+
+@pytest.mark.parametrize("names", [True, False])
+@pytest.mark.parametrize("before,now,text", WORDS, ids=[text for _, _, text in WORDS])
+def test_a_state_of_another_recipe_is_refused(before, now, text, names):
+    saved, optimizer = of_names(["a", "b"], ["c"], **before).state_dict(), of_names(["a", "b"], ["c"], **now)
+    if not names:
+        for group in saved["param_groups"]:
+            del group["param_names"]
+    unchanged = copy.deepcopy(optimizer.param_groups)
+    with pytest.raises(
+        ValueError, match=f"the group of a, b was saved with {text}; make the optimizer with the recipe"
+    ):
+        optimizer.load_state_dict(saved)
+    assert [group["norm"] for group in optimizer.param_groups] == [group["norm"] for group in unchanged]
+
+
+def test_a_state_of_any_other_optimizer_of_the_table_is_refused(entry, tools):
+    """Whatever groups the two make: hidden weights tell them apart, or they are the same optimizer."""
+    model = tools.Network()
+    optimizer = entry.optimizer(model)
+    own = moga.rules.resolve_recipe(
+        entry.recipe or entry.name, {k: v for k, v in entry.options.items() if k == "shape"}
+    )
+    for other in tools.ENTRIES:
+        words = {k: v for k, v in other.options.items() if k == "shape"}
+        theirs = moga.rules.resolve_recipe(other.recipe or other.name, words)
+        keys = ("norm", "p", "q", "polar", "shape", "step", "constraint", "average", "calibration")
+        same = all(a.get(key) == b.get(key) for role, a in own.items() for b in [theirs[role]] for key in keys)
+        saved = other.optimizer(tools.Network()).state_dict()
+        if same:
+            optimizer.load_state_dict(saved)
+        else:
+            with pytest.raises(
+                ValueError, match=r"the group of .* was saved with (norm|polar|shape|step|constr|aver|calib)"
+            ):
+                optimizer.load_state_dict(saved)
+
+
+def test_hyper_parameters_are_loaded_as_torch_does():
+    words = {"momentum": 0.5, "weight_decay": 0.3, "lr": 0.7, "betas": [0.1, 0.2], "eps": 0.5, "lookahead": 0.1}
+    words |= {
+        "lr_scale": 3.0,
+        "decay_scale": 2.0,
+        "trust_clip": [0.25, 8.0],
+        "state_dtype": "bfloat16",
+        "decays": False,
+    }
+    optimizer = of_names(["a"])
+    optimizer.load_state_dict(of_names(["a"], **words).state_dict())
+    assert {key: optimizer.param_groups[0][key] for key in words} == words
+
+
+def test_a_float64_run_goes_on_in_float32(entry, tools):
+    model, other = tools.Network(torch.float64), tools.Network()
+    optimizer, resumed = entry.optimizer(model), entry.optimizer(other)
+    tools.run(model.parameters(), optimizer, range(2))
+    other.load_state_dict(model.state_dict())
+    resumed.load_state_dict(optimizer.state_dict())
+    fresh = entry.optimizer(twin := tools.Network())
+    tools.run(twin.parameters(), fresh, [0])
+    dtypes = [[value.dtype for value in state.values()] for state in fresh.state.values()]
+    assert [[value.dtype for value in state.values()] for state in resumed.state.values()] == dtypes
+    a, b = tools.run(other.parameters(), resumed, [5, 6]), tools.run(model.parameters(), optimizer, [5, 6])
+    torch.testing.assert_close(a, [weight.float() for weight in b], rtol=1e-3, atol=1e-3)
+
+
+def saved_run(recipe="muown"):
+    weight = nn.Parameter(torch.linalg.qr(torch.arange(12.0).reshape(4, 3).cos())[0])
+    optimizer = moga.optimizer([("up.weight", weight)], recipe, lr=0.1, roles={"*": "hidden"})
+    weight.grad = torch.ones(4, 3)
+    optimizer.step()
+    return optimizer, copy.deepcopy(optimizer.state_dict())
+
+
+@pytest.mark.parametrize("key", ["momentum_buffer", "magnitude", "magnitude_exp_avg", "step"])
+@pytest.mark.parametrize("bad", [torch.ones(3, 4), 0.5, None], ids=str)
+def test_tensors_that_do_not_fit_are_refused_with_the_name_of_the_parameter(key, bad):
+    optimizer, saved = saved_run()
+    before = copy.deepcopy(optimizer.state_dict()["state"])
+    if bad is None:
+        del saved["state"][0][key]
+    else:
+        saved["state"][0][key] = bad
+    got = r"has shape \(3, 4\)" if isinstance(bad, torch.Tensor) else f"is {bad}"
+    text = f"the saved '{key}' of parameter 'up.weight' {got}; a tensor of shape .* for a parameter of shape"
+    with pytest.raises(ValueError, match=text):
+        optimizer.load_state_dict(saved)
+    torch.testing.assert_close(optimizer.state_dict()["state"], before, rtol=0, atol=0)
+
+
+def test_what_is_no_state_is_refused():
+    optimizer, saved = saved_run("adamw")
+    with pytest.raises(TypeError, match=r"a state is what state_dict\(\) has returned, a dict; got NoneType"):
+        optimizer.load_state_dict(None)
+    with pytest.raises(ValueError, match="the saved state lacks 'param_groups'; load what optimizer.state_dict"):
+        optimizer.load_state_dict({"state": saved["state"]})
+    torchs = torch.optim.AdamW([nn.Parameter(torch.ones(4, 3))]).state_dict()
+    with pytest.raises(
+        ValueError, match="the saved group 0 lacks 'norm', 'layout', 'scale': it is of another optimizer"
+    ):
+        optimizer.load_state_dict(torchs)
+    with pytest.raises(ValueError, match="different number of parameter groups"):
+        optimizer.load_state_dict({**saved, "param_groups": [{**saved["param_groups"][0], "param_names": ["x"]}] * 2})
+
+
+@pytest.mark.parametrize("flat", [False, True], ids=["nested", "flat"])
+def test_a_checkpoint_of_torch_distributed_goes_on(entry, tools, flat):
+    """Its functions bring a state to names and back, and make state by a step with lr = 0."""
+    options = StateDictOptions(flatten_optimizer_state_dict=flat)
+    model, other = tools.Network(), tools.Network()
+    optimizer, resumed = entry.optimizer(model), entry.optimizer(other, lr=0.7)
+    tools.run(model.parameters(), optimizer, range(2))
+    saved = copy.deepcopy(get_optimizer_state_dict(model, optimizer, options=options))
+    other.load_state_dict(model.state_dict())
+    set_optimizer_state_dict(other, resumed, saved, options=options)
+    a, b = tools.run(other.parameters(), resumed, [5]), tools.run(model.parameters(), optimizer, [5])
+    torch.testing.assert_close(a, b, rtol=0, atol=0)

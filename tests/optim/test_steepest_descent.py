@@ -42,7 +42,7 @@ GOOD = {"norm": "row", "layout": "out,in", "scale": 1.0}
             "unknown word nonfinite='ignore'; the words are skip, raise, propagate",
         ),
         ({"norm": "rows"}, {}, ValueError, "unknown norm 'rows' in a parameter group; the words are sign, column, row"),
-        ({"layout": "io"}, {}, ValueError, "unknown layout 'io' in a parameter group; the words are out,in, in,out"),
+        ({"layout": "io"}, {}, ValueError, "unknown layout 'io'; a layout is 'vector'"),
         ({"polar": "svd"}, {}, ValueError, "unknown polar 'svd' in a parameter group; the words are exact, "),
         (
             {"step": "long"},
@@ -86,6 +86,46 @@ GOOD = {"norm": "row", "layout": "out,in", "scale": 1.0}
             ValueError,
             r"trust_clip = \[2, 1\] is out of range; allowed is 0 <= least <= most",
         ),
+        ({"trust_clip": 1.0}, {}, TypeError, "trust_clip must be two numbers; got 1.0"),
+        ({"trust_clip": ["a", 1]}, {}, TypeError, r"trust_clip\[0\] must be a number; got 'a'"),
+        ({"trust_clip": [-1, 1]}, {}, ValueError, r"trust_clip\[0\] = -1 is out of range"),
+        ({}, {"betas": 0.9}, TypeError, "betas must be two numbers; got 0.9"),
+        ({}, {"betas": (0.9, 0.9, 0.9)}, TypeError, r"betas must be two numbers; got \[0.9, 0.9, 0.9\]"),
+        ({}, {"betas": ("a", 0.9)}, TypeError, r"betas\[0\] must be a number; got 'a'"),
+        ({}, {"maximize": "no"}, TypeError, "maximize must be True or False; got 'no'"),
+        ({"decays": "no"}, {}, TypeError, "decays must be True or False; got 'no'"),
+        ({"norm": ["row"]}, {}, ValueError, r"unknown norm \['row'\] in a parameter group; the words are sign"),
+        ({"layout": ["out,in"]}, {}, ValueError, r"unknown layout \['out,in'\]"),
+        ({"p": "2"}, {}, TypeError, "p must be a number, inf included; got '2'"),
+        (
+            {"lr_sacle": 0.1},
+            {},
+            ValueError,
+            "a parameter group has the unknown key 'lr_sacle'; the keys are params, .*lr_scale",
+        ),
+        ({3: 0.1}, {}, ValueError, "a parameter group has the unknown key 3; the keys are params, "),
+        ({"blocks": [1, 2]}, {}, ValueError, r"parameter 0: blocks \[1, 2\] do not add up to the 2 outputs"),
+        ({"blocks": [5]}, {}, ValueError, r"parameter 0: blocks \[5\] do not add up to the 2 outputs"),
+        ({"blocks": 2}, {}, TypeError, "blocks must be a list of whole numbers; got 2"),
+        ({"blocks": [1.0, 1.0]}, {}, TypeError, r"blocks\[0\] must be a whole number; got 1.0"),
+        ({"interleave": "1"}, {}, TypeError, "interleave must be a whole number; got '1'"),
+        ({"skipped": "a"}, {}, TypeError, "skipped must be a whole number; got 'a'"),
+        ({"scale": [1.0, 2.0]}, {}, ValueError, "scale has 2 numbers for 1 blocks; give one number, or one per block"),
+        ({"param_names": []}, {}, ValueError, r"param_names must be a list with one name per tensor, here 1; got \[\]"),
+        (
+            {"param_names": None},
+            {},
+            ValueError,
+            "param_names must be a list with one name per tensor, here 1; got None",
+        ),
+        ({"param_names": ["a", "b"]}, {}, ValueError, "param_names must be a list with one name per tensor, here 1"),
+        (
+            {"param_names": [3]},
+            {},
+            ValueError,
+            r"param_names must be a list with one name per tensor, here 1; got \[3\]",
+        ),
+        ({"params": None}, {}, TypeError, "'params' of a group are tensors or .* pairs; got None"),
         ({"alpha": 1.0}, {}, ValueError, "alpha = 1.0 is out of range; allowed is a finite 0 <= alpha < 1"),
         (
             {"constraint": "sphere"},
@@ -98,7 +138,7 @@ GOOD = {"norm": "row", "layout": "out,in", "scale": 1.0}
             {"params": [nn.Parameter(torch.ones(3))]},
             {},
             ValueError,
-            r"shape \(3,\); layout 'out,in' needs two dimensions",
+            r"parameter 0: layout 'out,in' needs a tensor of 2 dimensions; got shape \(3,\)",
         ),
         (
             {"params": [nn.Parameter(torch.ones(2, 2, dtype=torch.complex64))]},
@@ -124,6 +164,19 @@ def test_errors_of_lists():
         SteepestDescent([weight], lr=0.1)
     with pytest.raises(ValueError, match="some parameters appear in more than one parameter group"):
         SteepestDescent([{"params": [weight], **GOOD}, {"params": [weight], **GOOD}], lr=0.1)
+    with pytest.raises(ValueError, match="a parameter group lacks 'params', its tensors or"):
+        SteepestDescent([dict(GOOD)], lr=0.1)
+    with pytest.raises(ValueError, match="the name 'w' is given twice; a saved state is matched to parameters by"):
+        SteepestDescent(
+            [{"params": [("w", weight)], **GOOD}, {"params": [("w", nn.Parameter(torch.ones(2, 2)))], **GOOD}], lr=0.1
+        )
+    for nothing in (None, nn.Linear(2, 2)):
+        with pytest.raises(
+            TypeError, match=f"SteepestDescent needs parameter groups; got {type(nothing).__name__}: make"
+        ):
+            SteepestDescent(nothing, lr=0.1)
+    with pytest.raises(TypeError, match="a parameter group is a dict; got list: make groups with moga.param_groups"):
+        SteepestDescent([{"params": [weight], **GOOD}], lr=0.1).add_param_group([weight])
     with pytest.raises(ValueError, match="parameter 1 is given twice"), pytest.warns(UserWarning, match="duplicate"):
         SteepestDescent([{"params": [weight, weight], **GOOD}], lr=0.1)
 
@@ -171,8 +224,15 @@ START = {
 def test_a_start_that_a_constraint_cannot_work_with_is_said(constraint):
     bad, text = START[constraint]
     group = {**GOOD, "norm": "spectral", "constraint": constraint}
-    with pytest.warns(UserWarning, match=f"parameter 'w' {text}"):
-        SteepestDescent([{"params": [("w", nn.Parameter(bad.clone()))], **group}], lr=0.1)
+    weight = [("w", nn.Parameter(bad.clone()))]
+    recipe = {"hidden": {"norm": "spectral", "constraint": constraint}}
+    for make in (
+        lambda: SteepestDescent([{"params": weight, **group}], lr=0.1),
+        lambda: moga.optimizer(weight, recipe, lr=0.1, roles={"w": "hidden"}),
+    ):
+        with pytest.warns(UserWarning, match=f"parameter 'w' {text}") as caught:
+            make()
+        assert caught[0].filename == __file__
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         SteepestDescent([{"params": [("w", nn.Parameter(torch.eye(2, 3)))], **group}], lr=0.1)
@@ -277,3 +337,107 @@ def test_a_watched_step_that_is_not_finite_is_reported_as_such(recipe):
     optimizer.watch()
     optimizer.step()
     assert math.isnan(optimizer.last_update()[0]["update"])
+
+
+def test_every_key_that_the_rules_make_and_schedulers_add_is_known(entry, tools):
+    model = tools.Network()
+    optimizer = entry.optimizer(model)
+    torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.1, total_steps=5)
+    torch.optim.lr_scheduler.CyclicLR(optimizer, 0.01, 0.1)
+    torch.optim.swa_utils.SWALR(optimizer, 0.05)
+    optimizer.state_dict()
+    for group in optimizer.param_groups:
+        group["params"] = list(zip(group.pop("param_names"), group["params"], strict=True))
+    SteepestDescent(optimizer.param_groups, lr=0.1)
+
+
+EXOTIC = [
+    (
+        lambda: moga.optimizer(None, "moga-row", lr=0.1),
+        r"a model or a list of \(name, tensor\) pairs is needed; got NoneT",
+    ),
+    (
+        lambda: moga.optimizer(torch.tensor(1.0), "moga-row", lr=0.1),
+        "a model or a list of .* pairs is needed; got Tensor",
+    ),
+    (lambda: moga.optimizer(nn.Linear, "moga-row", lr=0.1), "a model or a list of .* pairs is needed; got type"),
+    (
+        lambda: moga.optimizer(nn.Linear(2, 2), "moga-row", 0.1, roles={0: "hidden"}),
+        "roles has the key 0; a key is a pat",
+    ),
+    (
+        lambda: moga.optimizer(nn.Linear(2, 2), "sgd", 0.1, roles={"*": "hidden"}, overrides={0: {}}),
+        "overrides has the key 0; a key is a pattern of parameter names, a string",
+    ),
+    (
+        lambda: moga.optimizer(nn.Linear(2, 2), "sgd", 0.1, roles={"*": "hidden"}, decay_vectors="no"),
+        "decay_vectors must be True or False; got 'no'",
+    ),
+    (lambda: moga.norm(p="1.5", q=2), "p must be a number, inf included; got '1.5'"),
+    (lambda: moga.norm("row", p=torch.ones(2)), "p must be a number, inf included; got tensor"),
+    (lambda: moga.norm(["row"]), r"the name of a norm is a string; got \['row'\]"),
+    (lambda: moga.norm("mahalanobis", M="x"), "M must be real and floating-point; got 'x'"),
+    (lambda: moga.norm("row").measure([[1.0]]), r"a matrix is a tensor \(..., out, in\); got list"),
+    (lambda: moga.norm("l2").measure([1.0]), r"a vector is a tensor \(..., n\); got list"),
+]
+
+
+@pytest.mark.parametrize("call,text", EXOTIC, ids=[text for _, text in EXOTIC])
+def test_wrong_types_in_exotic_places(call, text):
+    with pytest.raises(TypeError, match=text):
+        call()
+
+
+@pytest.mark.parametrize("key", ["norm", "step", "constraint", "average", "shape", "polar"])
+@pytest.mark.parametrize("value", [["rms"], {}, None, 2], ids=str)
+def test_words_that_are_no_words(key, value):
+    update = {"norm": "spectral", key: value}
+    with pytest.raises(ValueError, match=f"unknown {key} "):
+        moga.optimizer([("w", nn.Parameter(torch.ones(2, 2)))], {"hidden": update}, 0.1, roles={"w": "hidden"})
+
+
+def test_groups_made_by_hand_are_described():
+    groups = [{"params": [nn.Parameter(torch.ones(2, 3)), nn.Parameter(torch.ones(2, 3))], **GOOD}]
+    for described in (groups, SteepestDescent(groups, lr=0.1).param_groups):
+        assert moga.describe(described).splitlines()[1].split() == [
+            "-",
+            "row",
+            "out,in",
+            "-",
+            "1",
+            "2",
+            "12",
+            "0,",
+            "1",
+        ]
+
+
+HELD_WEIGHT = [("w", nn.Parameter(torch.eye(2)))]
+
+
+@pytest.mark.parametrize(
+    "named,recipe,role,why",
+    [
+        (HELD_WEIGHT, "hyperp", "hidden", "the constraint 'sphere' holds the size of the weights"),
+        (HELD_WEIGHT, "spel", "hidden", "the constraint 'stiefel' holds the size of the weights"),
+        ([("b", nn.Parameter(torch.ones(2)))], "adamw", "vector", "vectors decay only with decay_vectors=True"),
+    ],
+)
+def test_a_decay_that_reaches_nothing_is_said(named, recipe, role, why):
+    with pytest.warns(UserWarning, match=f"weight_decay = 0.1 decays no parameter: {why}") as caught:
+        moga.optimizer(named, recipe, lr=0.1, roles={"*": role}, weight_decay=0.1)
+    assert caught[0].filename == __file__
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        moga.optimizer(named, recipe, lr=0.1, roles={"*": role})
+        moga.optimizer(named, recipe, lr=0.1, roles={"*": role}, weight_decay=0.0)
+        more = [*named, ("x", nn.Parameter(torch.eye(2)))]
+        moga.optimizer(
+            more, "adamw", lr=0.1, roles={"*": "hidden"} if role == "hidden" else {"x": "hidden"}, weight_decay=0.1
+        )
+
+
+def test_a_decay_of_the_class_that_reaches_nothing_is_said():
+    group = {"params": [nn.Parameter(torch.ones(2, 2))], **GOOD, "decays": False}
+    with pytest.warns(UserWarning, match="weight_decay = 0.1 decays no parameter: all groups say decays=False or dec"):
+        SteepestDescent([group], lr=0.1, weight_decay=0.1)

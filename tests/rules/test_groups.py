@@ -32,6 +32,7 @@ def test_one_group_says_everything(model):
         "role": "hidden",
         "layout": "out,in",
         "blocks": [],
+        "interleave": 1,
         "fan": [[8, 4]],
         "norm": "row",
         "p": 2.0,
@@ -261,7 +262,7 @@ def test_unknown_options(model):
 @pytest.mark.parametrize("recipe", RECIPES)
 def test_a_tied_matrix_warns_where_width_is_scaled(gpt2, recipe):
     model = gpt2(tie_word_embeddings=True)
-    text = r"transformer\.wte\.weight is input and output in one: .* multiplied by base_width / width.*untie"
+    text = r"(?s)transformer\.wte\.weight is input and output in one: .* multiplied by base_width / width.*untie"
     if recipe not in ("moga-row", "moga-column", "muon", "mup-adamw", "scion"):
         with warnings.catch_warnings():
             warnings.simplefilter("error")
@@ -296,6 +297,25 @@ def test_description(gpt2):
     assert describe(groups) == DESCRIPTION.strip()
 
 
+RELATIVE = """
+role    update  layout     fan     scale  tensors  params
+input   adam    in,out     64,1    1            2   20480
+vector  adam    vector     1,1     1           18    1792
+hidden  adam    in,out x3  64,64   0.5          2   24576
+hidden  adam    in,out     64,64   0.5          2    8192
+hidden  adam    in,out     256,64  0.5          2   32768
+hidden  adam    in,out     64,256  0.5          2   32768
+output  adam    out,in     1,64    0.5          1   16384
+"""
+
+
+def test_description_of_scales_relative_to_a_base(gpt2):
+    lines = describe(param_groups(gpt2(n_head=4), "mup-adamw", base=gpt2(32, n_head=2))).splitlines()
+    for line, expected in zip(lines[:-1], RELATIVE.strip().splitlines(), strict=True):
+        assert line.startswith(expected)
+    assert lines[-1] == "total   7 groups, 29 tensors, 136960 parameters; scale 1: as at the base"
+
+
 def test_blocks_of_different_size_have_a_scale_each_and_a_description(monkeypatch):
     from moga.rules import groups as module
     from moga.rules.roles import Assignment
@@ -325,3 +345,12 @@ def test_long_descriptions_stay_in_80_columns():
     table = describe(param_groups(tensors, "moga-row", roles={"*": "hidden"}, p=1.2345678))
     assert max(map(len, table.splitlines())) <= 80
     assert table.splitlines()[1].endswith("aaa")
+
+
+def test_the_table_counts_blocks_and_the_units_in_which_they_are_interleaved():
+    how = {"role": "hidden", "layout": "stack,in,out", "blocks": (8, 4, 4), "interleave": 4}
+    groups = param_groups(
+        [("qkv", torch.ones(3, 5, 16)), ("w", torch.ones(3, 2))], "moga-row", roles={"qkv": how, "w": "hidden"}
+    )
+    assert [line.split()[3:5] for line in describe(groups).splitlines()[1:2]] == [["stack,in,out", "x3/4"]]
+    assert "out,in" in describe(groups).splitlines()[2] and "/" not in describe(groups).splitlines()[2]

@@ -3,10 +3,11 @@ import warnings
 
 import pytest
 import torch
+from models.decoders import DECODERS, build
 from torch import nn
 
 from moga import norm
-from moga.geometry.layout import to_matrices
+from moga.geometry.layout import logical_matrices, to_matrices
 from moga.rules.groups import param_groups
 from moga.rules.init import initialize_
 from moga.rules.recipes import RECIPES
@@ -28,6 +29,90 @@ def test_every_hidden_block_has_a_spectral_size_of_one_to_two(family, width, req
     assert len(sizes) == {"gpt2": 12, "llama": 14}[family]
     assert min(sizes) >= 1
     assert max(sizes) <= 2.2
+
+
+STATED = {"gpt_oss": {"*.sinks": "vector"}, "mamba2": {"*.dt_bias": "vector", "*.A_log": "vector", "*.D": "vector"}}
+
+
+@pytest.mark.parametrize("name", DECODERS)
+def test_every_matrix_of_every_decoder_starts_at_its_own_size(name):
+    """Hidden ones, routers and convolutions too: entries are as large as their own (out, in) says, block by block."""
+    model = build(name, 64).double()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.fill_(7.0)
+    initialize_(model, "moga-row", roles=STATED.get(name), generator=torch.Generator().manual_seed(0))
+    for one in find_roles(model):
+        if one.role == "vector":
+            kept = any(word in one.name for word in ("sinks", "dt_bias", "A_log", ".D"))
+            assert bool(((one.parameter == 7) if kept else one.parameter.abs() <= 1).all()), one.name
+        elif one.role == "hidden" or one.part:
+            for block in logical_matrices(one.parameter.detach(), one.layout, one.blocks, one.interleave):
+                out, in_ = block.shape[-2:]
+                expected = min(1, (out / in_) ** 0.5) / in_**0.5
+                error = 6 / (2 * block.numel()) ** 0.5  # six standard deviations of a standard deviation
+                assert float(block.square().mean().sqrt()) == pytest.approx(expected, rel=error), one.name
+        else:
+            assert one.role == "input" or not one.parameter.any()
+
+
+def test_interleaved_blocks_start_at_the_size_of_each():
+    """Four units, of 32 rows of the one and 2 of the other: rows are sliced here by hand."""
+    model = nn.Module()
+    model.packed = nn.Parameter(torch.full((136, 512), 7.0))
+    how = {"role": "hidden", "layout": "out,in", "blocks": (128, 8), "interleave": 4}
+    initialize_(model, "muon", roles={"packed": how}, generator=torch.Generator().manual_seed(0))
+    unit = model.packed.detach().reshape(4, 34, 512)
+    assert float(unit[:, :32].std()) == pytest.approx((128 / 512) ** 0.5 / 512**0.5, rel=0.02)
+    assert float(unit[:, 32:].std()) == pytest.approx((8 / 512) ** 0.5 / 512**0.5, rel=0.05)
+
+
+def test_interleaved_blocks_start_on_the_stiefel_manifold():
+    model = nn.Module()
+    model.packed = nn.Parameter(torch.zeros(16, 12, dtype=torch.float64))
+    how = {"role": "hidden", "layout": "out,in", "blocks": (8, 4, 4), "interleave": 2}
+    initialize_(model, "spel", roles={"packed": how})
+    unit = model.packed.detach().reshape(2, 8, 12)
+    for rows in (slice(0, 4), slice(4, 6), slice(6, 8)):
+        W = unit[:, rows].reshape(-1, 12)
+        torch.testing.assert_close(W @ W.mT, torch.eye(len(W), dtype=W.dtype))
+
+
+def test_inner_maps_with_the_role_of_an_output_do_not_start_at_zero():
+    """Routers, and projections to a rank; the logits do."""
+    model = build("deepseek_v3", 64)
+    initialize_(model, "moga-row", roles={"*.q_a_proj.weight": "output"})
+    found = {one.part: one for one in find_roles(model, {"*.q_a_proj.weight": "output"}) if one.role == "output"}
+    assert {part: bool(one.parameter.any()) for part, one in found.items()} == {
+        "": False,
+        "router": True,
+        "rank down": True,
+    }
+
+
+def test_biases_of_stacked_experts_start_at_zero():
+    model = build("gpt_oss", 64)
+    experts = model.model.layers[0].mlp.experts
+    with torch.no_grad():
+        for parameter in experts.parameters():
+            parameter.fill_(7.0)
+    initialize_(model, "moga-row", roles={"*.sinks": "vector"})
+    assert not experts.gate_up_proj_bias.any() and not experts.down_proj_bias.any()
+    assert bool((experts.gate_up_proj != 7).all())
+
+
+def test_the_error_for_vectors_names_each_kind_once_and_what_it_says_to_state_works():
+    model = build("mamba2", 64)
+    with pytest.raises(
+        ValueError, match=r"no known start for backbone\.layers\.\*\.mixer\.dt_bias \(Mamba2Mixer"
+    ) as caught:
+        initialize_(model, "moga-row")
+    kinds = [f"backbone.layers.*.mixer.{word}" for word in ("dt_bias", "A_log", "D")]
+    assert str(caught.value).endswith(f"state roles={dict.fromkeys(kinds, 'vector')} to keep the value that it has")
+    initialize_(model, "moga-row", roles=dict.fromkeys(kinds, "vector"))
+    plain = nn.Sequential(nn.PReLU(4), nn.Linear(4, 4))
+    with pytest.raises(ValueError, match=r"state roles=\{'0.weight': 'vector'\} to keep"):  # not '*.weight'
+        initialize_(plain, "moga-row", roles={"1.weight": "hidden"})
 
 
 @pytest.mark.parametrize("family", ["gpt2", "llama"])
@@ -73,12 +158,12 @@ def test_the_rule_is_the_same_for_every_recipe(gpt2, recipe):
 
 
 def test_the_generator_decides(gpt2):
-    def build(seed):
+    def drawn(seed):
         torch.manual_seed(torch.randint(1000, ()).item())
         return initialize_(gpt2(), "muon", generator=torch.Generator().manual_seed(seed)).transformer.wte.weight
 
-    assert torch.equal(build(1), build(1))
-    assert not torch.equal(build(1), build(2))
+    assert torch.equal(drawn(1), drawn(1))
+    assert not torch.equal(drawn(1), drawn(2))
 
 
 def test_dtype_gradients_and_identity_are_kept(llama):

@@ -6,8 +6,9 @@ import warnings
 
 import pytest
 import torch
+from models.decoders import build
 from torch import nn
-from transformers import GPT2Config, GPT2ForSequenceClassification, GPT2Model
+from transformers import GPT2Config, GPT2Model
 
 from moga.rules.roles import find_roles
 
@@ -293,9 +294,11 @@ OPEN = {
     "unknown and linears": lambda: nn.Sequential(nn.Linear(3, 4), Unknown(4, 6), nn.Linear(4, 9)),
     "shared with unknown": shared_lookup,
     "backbone": lambda: GPT2Model(GPT2Config(n_embd=8, n_head=2, n_layer=1, vocab_size=16, n_positions=8)),
-    "classifier": lambda: GPT2ForSequenceClassification(
-        GPT2Config(n_embd=8, n_head=2, n_layer=1, vocab_size=16, n_positions=8)
-    ),
+    "backbone of experts": lambda: build("mixtral", 32).model,
+    "named stack": lambda: [("w", torch.zeros(3, 4, 6)), ("b", torch.zeros(4))],
+    "stack": lambda: nn.Sequential(Unknown(3, 4, 6)),
+    "kernel": lambda: nn.Sequential(nn.Embedding(9, 4), Unknown(4, 6, 3, 3)),
+    "convolutions": lambda: nn.Sequential(nn.Conv2d(3, 4, 2), nn.Conv2d(4, 4, 2, groups=4), nn.Conv2d(4, 5, 1)),
 }
 
 
@@ -305,11 +308,11 @@ def test_the_example_in_the_error_settles_the_model(build):
     with pytest.raises(ValueError, match="State roles by name, for example") as error:
         find_roles(model)
     example = ast.literal_eval(str(error.value).rpartition("roles=")[2])
-    assert len(find_roles(model, example)) == len(list(model.parameters()))
+    assert len(find_roles(model, example)) == len(model if isinstance(model, list) else list(model.parameters()))
 
 
 def test_a_matrix_of_an_unknown_module_type_raises():
-    text = r"1\.matrix \(Unknown, shape \(4, 6\)\)\nWhat a module of unknown type does with a matrix is not known"
+    text = r"1\.matrix \(Unknown, shape \(4, 6\)\)\nWhat a module of unknown type does with a tensor is not known"
     with pytest.raises(ValueError, match=text):
         find_roles(with_unknown(), {"2.weight": "output"})
 
@@ -366,12 +369,26 @@ def test_a_tied_matrix_can_be_nothing_else():
         find_roles(Tied(head_first=False), {"head.weight": "output"})
 
 
-@pytest.mark.parametrize("roles", [None, {"0.weight": "hidden"}])
-def test_more_than_two_dimensions_are_not_supported(roles):
-    with pytest.raises(
-        ValueError, match=r"0\.weight \(Conv2d, shape \(4, 3, 2, 2\)\) has 4 dimensions, which is not supp"
-    ):
-        find_roles(nn.Sequential(nn.Conv2d(3, 4, 2)), roles)
+CONVOLUTIONS = [  # module, layout, fan, part
+    (nn.Conv1d(6, 4, 5), "out,in,k", (4, 6 * 5), ""),
+    (nn.Conv2d(6, 4, (2, 3), groups=2), "2*out,in,k", (4 // 2, 6 // 2 * 6), ""),
+    (nn.Conv2d(6, 6, 3, groups=6), "6*out,in,k", (1, 9), "depthwise"),
+    (nn.Conv1d(3, 6, 5, groups=3), "3*out,in,k", (2, 5), "depthwise"),
+    (nn.ConvTranspose2d(6, 4, (2, 3)), "in,out,k", (4, 6 * 6), ""),
+    (nn.ConvTranspose1d(6, 4, 5, groups=2), "2*in,out,k", (4 // 2, 6 // 2 * 5), ""),
+]
+
+
+@pytest.mark.parametrize(("module", "layout", "fan", "part"), CONVOLUTIONS)
+def test_convolutions(module, layout, fan, part):
+    model = nn.Sequential(nn.Linear(2, 2), module, nn.Linear(2, 2))
+    found = by_name(model, {"0.weight": "input", "2.weight": "output"})["1.weight"]
+    assert (found.role, found.layout, found.fan, found.part) == ("hidden", layout, (fan,), part)
+
+
+def test_a_depthwise_convolution_is_hidden_wherever_it_stands():
+    [one] = find_roles(nn.Conv1d(6, 6, 5, groups=6, bias=False))
+    assert (one.role, one.part) == ("hidden", "depthwise")
 
 
 def test_a_frozen_tensor_of_more_dimensions_is_no_obstacle():
@@ -405,10 +422,9 @@ def test_named_tensors():
 NAMED = [  # tensors, roles, error, text
     ([("w", torch.zeros(3, 2))], None, ValueError, "w (tensor, shape (3, 2))"),
     ([("w", torch.zeros(3, 2))], None, ValueError, "roles={'w': 'hidden'}"),
-    ([("w", torch.zeros(3, 2))], {"w": "vector"}, ValueError, "w (tensor, shape (3, 2)) cannot be 'vector'"),
     ([("w", torch.zeros(3, 2))], {"w": "tied"}, ValueError, "w (tensor, shape (3, 2)) cannot be 'tied'"),
     ([("w", torch.zeros(3))], {"w": "hidden"}, ValueError, "is 'hidden' but matches only w (tensor, shape (3,))"),
-    ([("w", torch.zeros(3, 2, 2))], {"w": "hidden"}, ValueError, "w (tensor, shape (3, 2, 2)) has 3 dimensions"),
+    ([("w", torch.zeros(3, 2, 2))], {"w": "hidden"}, ValueError, "w (tensor, shape (3, 2, 2)) has 3 dimensions; state"),
     ([("w", torch.zeros(3, 2))], {"x": "hidden"}, ValueError, "matches no parameter; the names are: w"),
 ]
 
@@ -424,3 +440,20 @@ def test_finding_roles_warns_of_nothing(gpt2):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         find_roles(model)
+
+
+def test_an_assignment_shows_itself_without_its_numbers():
+    [one] = find_roles(nn.Linear(900, 900, bias=False), {"weight": "hidden"})
+    assert "fan=((900, 900),)" in repr(one)
+    assert len(repr(one)) < 300 and "tensor(" not in repr(one)
+
+
+def test_the_example_of_a_base_model():
+    """A base model's example names its layers, and keeps what the pattern should not have covered."""
+    model = build("mixtral", 32).model
+    with pytest.raises(ValueError, match="This is a base model: it ends in features") as error:
+        find_roles(model)
+    example = ast.literal_eval(str(error.value).rpartition("roles=")[2])
+    assert example == {"layers.*": "hidden", "layers.*.mlp.gate.weight": "output"}
+    assert named_roles(model, example)["layers.1.mlp.gate.weight"] == "output"
+    assert by_name(model, example)["layers.1.mlp.gate.weight"].part == "router"

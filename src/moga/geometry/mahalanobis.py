@@ -91,8 +91,8 @@ class Mahalanobis:
 
 def _cholesky(M: Tensor) -> Tensor:
     """The lower triangular ``L`` with ``M = L L^T``, or the square roots of a diagonal."""
-    if not M.is_floating_point():
-        raise TypeError(f"M must be real and floating-point; got {M.dtype}")
+    if not isinstance(M, Tensor) or not M.is_floating_point():
+        raise TypeError(f"M must be real and floating-point; got {M.dtype if isinstance(M, Tensor) else repr(M)}")
     if M.ndim not in (1, 2) or M.shape[0] != M.shape[-1] or M.numel() == 0:
         raise ValueError(f"M must have shape (n, n), or (n,) for a diagonal; got {tuple(M.shape)}")
     M = M.detach().to(work_dtype(M.dtype))

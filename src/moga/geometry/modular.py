@@ -40,6 +40,7 @@ class Atom:
     layout: str = "out,in"
     blocks: tuple[int, ...] = ()
     fan: tuple[tuple[int, int], ...] = ()
+    interleave: int = 1
 
     def __post_init__(self) -> None:
         _check(self.mass, self.sensitivity)
@@ -141,7 +142,8 @@ def modular_norm(tree: Module) -> NetworkNorm:
 def _layers(module: Module, coefficient: float) -> Iterator[Layer]:
     """The weights below a module whose own norm has that coefficient in the whole; mass 0 has coefficient 0."""
     if isinstance(module, Atom):
-        yield Layer(module.name, module.norm, module.layout, module.blocks, module.fan, coefficient)
+        stored = (module.layout, module.blocks, module.fan)
+        yield Layer(module.name, module.norm, *stored, coefficient, module.interleave)
     elif not isinstance(module, Bond):
         total = sum(part.mass for part in module.parts)  # without the mass that was given: shares stay as they were
         for i, part in enumerate(module.parts):

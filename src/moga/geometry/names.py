@@ -41,7 +41,7 @@ def norm(
     Every one has ``measure`` (the size), ``dual`` and ``direction``.
 
     Raises ValueError for an unknown name, an exponent out of range, and an argument that the norm does not have or
-    lacks.
+    lacks; TypeError for a name that is no string and an exponent that is no number.
 
     >>> norm("row", p=1.5), norm("column")
     (OperatorNorm(name='row', p=1.5, q=inf), OperatorNorm(name='column', p=1.0, q=2.0))
@@ -53,6 +53,8 @@ def norm(
     if name is None:
         _refuse("a pair of exponents", M=M)
         return _of_pair(p, q)
+    if not isinstance(name, str):
+        raise TypeError(f"the name of a norm is a string; got {name!r}")
     if name in NORMS:
         _refuse(f"norm {name!r}", M=M)
         return norms.norm(name, p, q)
@@ -77,6 +79,7 @@ def _refuse(what: str, **arguments: object) -> None:
 
 
 def _of_pair(p: float | None, q: float | None) -> OperatorNorm | PairNorm:
+    norms.check_exponents(p=p, q=q)
     if p is None or q is None:
         raise ValueError(f"a norm without a name needs both exponents; got p = {p}, q = {q}")
     for letter, value in (("p", p), ("q", q)):

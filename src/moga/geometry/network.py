@@ -20,7 +20,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from moga.geometry.layout import from_matrices, to_matrices
+from moga.geometry.layout import from_matrices, logical_matrices
 from moga.geometry.norms import OperatorNorm, norm
 from moga.geometry.vectors import VECTORS, VectorNorm
 
@@ -63,6 +63,7 @@ class Layer:
     blocks: tuple[int, ...] = ()  # sizes along out of the matrices that share the tensor; none means one matrix
     fan: tuple[tuple[int, int], ...] = ()  # one per block, or one for all; none: the matrix's own (out, in)
     coefficient: float = 1.0  # 0 for a layer that is not trained: it has no size and takes no step
+    interleave: int = 1  # units along out in which the blocks are interleaved, as in geometry/layout.py
 
     def __post_init__(self) -> None:
         if len(self.fan) not in (0, 1, max(1, len(self.blocks))):
@@ -72,10 +73,8 @@ class Layer:
             )
 
     def each(self, tensor: Tensor, function: Callable[..., Tensor]) -> list[Tensor]:
-        """``function(matrix, fan)`` of every logical matrix of the stored tensor."""
-        stacks = to_matrices(tensor, self.layout, self.blocks)
-        equal = len(self.blocks) > 1 and len(stacks) == 1
-        matrices = list(stacks[0].unbind(0)) if equal else stacks
+        """``function(matrices, fan)`` of every block (*stack, out, in) of the stored tensor."""
+        matrices = logical_matrices(tensor, self.layout, self.blocks, self.interleave)
         fans = self.fan * len(matrices) if len(self.fan) == 1 else self.fan or (None,) * len(matrices)
         return [function(matrix, fan) for matrix, fan in zip(matrices, fans, strict=True)]
 
@@ -158,7 +157,7 @@ def _direction(layer: Layer, tensor: Tensor | None) -> Tensor | None:
     if tensor is None:
         return None
     matrices = [D * _inverse(layer) for D in layer.each(tensor, layer.norm.direction)]
-    return from_matrices(matrices, layer.layout, tensor.shape)
+    return from_matrices(matrices, layer.layout, tensor.shape, layer.interleave)
 
 
 def _joined(values: Mapping[str, Tensor]) -> Tensor:
@@ -195,7 +194,8 @@ def block_norm(groups: Sequence[Mapping[str, Any]]) -> NetworkNorm:
         fan = tuple((int(out), int(in_)) for out, in_ in group.get("fan", ()))
         first = len(layers)
         names = group.get("param_names") or [str(first + i) for i in range(len(group["params"]))]
-        layers += [Layer(name, rule, group["layout"], tuple(group.get("blocks", ())), fan) for name in names]
+        words = {"interleave": group.get("interleave", 1), "blocks": tuple(group.get("blocks", ())), "fan": fan}
+        layers += [Layer(name, rule, group["layout"], **words) for name in names]
     return NetworkNorm(unique(layers))
 
 

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from numbers import Real
 
 import torch
 from torch import Tensor
@@ -179,7 +180,8 @@ def norm(name: str, p: float | None = None, q: float | None = None) -> OperatorN
     >>> norm("row", p=1.5), norm("column")
     (OperatorNorm(name='row', p=1.5, q=inf), OperatorNorm(name='column', p=1.0, q=2.0))
     """
-    if name not in NORMS:
+    check_exponents(p=p, q=q)
+    if not isinstance(name, str) or name not in NORMS:
         raise ValueError(f"unknown norm {name!r}; the norms are {', '.join(sorted(NORMS))}")
     row = NORMS[name]
     exponents = dict(zip("pq", row.default, strict=True))
@@ -195,6 +197,16 @@ def norm(name: str, p: float | None = None, q: float | None = None) -> OperatorN
     return OperatorNorm(name, exponents["p"], exponents["q"])
 
 
+def check_exponents(**exponents: object) -> None:
+    """Raises TypeError for an exponent that is no number; None stands for one that is not given.
+
+    >>> check_exponents(p=INF, q=None)
+    """
+    for letter, value in exponents.items():
+        if not (value is None or isinstance(value, Real)):
+            raise TypeError(f"{letter} must be a number, inf included; got {value!r}")
+
+
 def as_matrix(W: Tensor) -> Tensor:
     """``W`` (..., out, in) in float32 or wider.
 
@@ -203,6 +215,8 @@ def as_matrix(W: Tensor) -> Tensor:
     >>> as_matrix(torch.ones(2, 3, dtype=torch.bfloat16)).dtype
     torch.float32
     """
+    if not isinstance(W, Tensor):
+        raise TypeError(f"a matrix is a tensor (..., out, in); got {type(W).__name__}")
     if W.ndim < 2:
         raise ValueError(
             f"a matrix (..., out, in) is needed; got shape {tuple(W.shape)}. A vector of d entries is a (d, 1) matrix: "

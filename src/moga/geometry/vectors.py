@@ -165,6 +165,8 @@ def as_vector(x: Tensor) -> Tensor:
     >>> as_vector(torch.ones(2, dtype=torch.bfloat16)).dtype
     torch.float32
     """
+    if not isinstance(x, Tensor):
+        raise TypeError(f"a vector is a tensor (..., n); got {type(x).__name__}")
     if x.ndim < 1:
         raise ValueError("a vector (..., n) is needed; got a tensor without dimensions")
     if not x.is_floating_point():

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from moga.geometry.layout import to_matrices
+from moga.geometry.layout import logical_matrices
 from moga.optim.averages import State, States, Step, advance, advance_squares
-from moga.optim.matrices import Group, stacks, unstack
+from moga.optim.matrices import Group, blocks_in, stacks, unstack
 
 
 def adam(G: Sequence[Tensor], states: States, step: Step, prefix: str = "") -> list[Tensor]:
@@ -60,26 +60,26 @@ def _at_rest(D: Sequence[Tensor], v: Sequence[Tensor], step: Step) -> list[Tenso
 
 def shampoo(G: Sequence[Tensor], states: States, step: Step) -> list[Tensor]:
     """``A^(-1/4) G B^(-1/4)`` with ``A += G G^T`` and ``B += G^T G`` for each matrix (arXiv 1802.09568)."""
-    layout, blocks = step.group["layout"], step.group["blocks"]
+    matrices = stacks(step.masked(G, [0.0] * len(G)), step.group)
+    together = blocks_in(matrices, step.group)
     directions, first = [], 0
-    for X in stacks(step.masked(G, [0.0] * len(G)), layout, blocks):
-        count = X.shape[1] if X.ndim == 4 else 1
-        wide = X.double().reshape(len(states), count, *X.shape[-2:])
+    for X in matrices:
+        wide = X.double() if together else X.double().unsqueeze(-3)
         left = _accumulate(states, "left", first, wide @ wide.mT)
         right = _accumulate(states, "right", first, wide.mT @ wide)
         D = inverse_fourth_root(left) @ wide @ inverse_fourth_root(right)
         directions.append(D.reshape(X.shape).to(X.dtype))
-        first += count
-    return unstack(directions, layout, G[0].shape)
+        first += wide.shape[-3]
+    return unstack(directions, step.group, G[0].shape)
 
 
 def _accumulate(states: States, side: str, first: int, products: Tensor) -> Tensor:
-    """Add ``products`` (tensors, blocks, n, n) to the accumulators of those blocks, and return their stack."""
+    """Add ``products`` (tensors, *stack, blocks, n, n) to the accumulators of those blocks; returns their stack."""
     rows = []
     for state, product in zip(states, products, strict=True):
-        sums = [state[f"{side}_{first + i}"] for i in range(len(product))]
-        torch._foreach_add_(sums, list(product.unbind()))
-        rows.append(torch.stack(sums))
+        sums = [state[f"{side}_{first + i}"] for i in range(product.shape[-3])]
+        torch._foreach_add_(sums, list(product.unbind(-3)))
+        rows.append(torch.stack(sums, -3))
     return torch.stack(rows)
 
 
@@ -97,16 +97,13 @@ def inverse_fourth_root(A: Tensor) -> Tensor:
 
 
 def _shampoo_state(weight: Tensor, group: Group) -> State:
-    matrices = [one for stack in to_matrices(weight, group["layout"], group["blocks"]) for one in _each(stack)]
+    """``damping`` times the identity for each side of each block, (*stack, n, n)."""
     state = {}
-    for i, (out, in_) in enumerate(one.shape for one in matrices):
-        for side, size in (("left", out), ("right", in_)):
-            state[f"{side}_{i}"] = group["damping"] * torch.eye(size, dtype=torch.float64, device=weight.device)
+    for i, one in enumerate(logical_matrices(weight, group["layout"], group["blocks"], group["interleave"])):
+        for side, size in (("left", one.shape[-2]), ("right", one.shape[-1])):
+            eye = torch.eye(size, dtype=torch.float64, device=weight.device)
+            state[f"{side}_{i}"] = group["damping"] * eye.expand(*one.shape[:-2], size, size)
     return state
-
-
-def _each(stack: Tensor) -> Sequence[Tensor]:
-    return [stack] if stack.ndim == 2 else stack.unbind()
 
 
 @dataclass(frozen=True)

@@ -78,11 +78,20 @@ def step_input(G: Sequence[Tensor], states: States, step: Step) -> list[Tensor]:
     group: dict[str, Any] = step.group
     if group["average"] == "none":
         return step.masked(G, [0.0] * len(G))
-    if group["average"] == "sum":
-        # M = b1 M + G is the average of G / (1 - b1), for any sequence of b1
-        G = torch._foreach_div(list(G), 1 - group["momentum"])
     M = averages(states, "momentum_buffer", step)
+    if group["average"] == "sum":
+        return _sums(step.masked(G, [0.0] * len(G)), M, states, step)
     G = step.masked(G, M)
     L = torch._foreach_lerp(list(G), M, lookahead(group))
     advance(states, "momentum_buffer", G, 1 - group["momentum"], step)
+    return list(L)
+
+
+def _sums(G: Sequence[Tensor], M: Sequence[Tensor], states: States, step: Step) -> list[Tensor]:
+    """``M <- b1 M + G``: the average of G / (1 - b1), for any sequence of b1; that quotient itself may overflow."""
+    b1, b2 = step.group["momentum"], lookahead(step.group)
+    L, new = torch._foreach_mul(list(M), b2), torch._foreach_mul(list(M), b1)
+    torch._foreach_add_(L, list(G), alpha=(1 - b2) / (1 - b1))
+    torch._foreach_add_(new, list(G))
+    _stored(states, "momentum_buffer", step.masked(new, M), step)
     return list(L)

@@ -7,6 +7,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from moga.optim.checks import warn_if_nothing_decays
 from moga.optim.steepest_descent import SteepestDescent
 from moga.rules.groups import param_groups
 
@@ -35,4 +36,6 @@ def optimizer(
     ('row', 0.7071)
     """
     own = {key: options.pop(key) for key in OWN if key in options}
-    return SteepestDescent(param_groups(model, recipe, **options), lr, **own)
+    made = SteepestDescent(param_groups(model, recipe, **options), lr, **own)
+    warn_if_nothing_decays(made.param_groups, options.get("weight_decay", 0.0))
+    return made

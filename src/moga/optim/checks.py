@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from moga.geometry.layout import LAYOUTS, to_matrices
+from moga.geometry.layout import check_layout, parse_layout, to_matrices
 from moga.geometry.polar import POLAR
 from moga.optim.constraints import off_manifold, row_lengths
 from moga.optim.matrices import Group
 from moga.optim.rounding import ROUNDINGS
 from moga.rules.flattened import WHY, refuse_flattened
+from moga.rules.logits import user_level
 from moga.rules.updates import (
     AVERAGES,
     CALIBRATIONS,
@@ -29,6 +30,9 @@ from moga.rules.updates import (
 
 STATE_DTYPES = ("float32", "bfloat16")
 NEEDED = ("norm", "layout", "scale")
+# What a group may say besides: what it describes, and what torch's schedulers write into it.
+DESCRIBED = ("params", "param_names", "role", "fan", "shape", "radius", "base_fan", "logit_scale", "betas")
+SCHEDULED = ("initial_lr", "max_lr", "min_lr", "max_momentum", "base_momentum", "swa_lr")
 
 # What a group says where it is silent; also what a group saved by an older version lacks.
 PLAIN: dict[str, Any] = {
@@ -39,6 +43,7 @@ PLAIN: dict[str, Any] = {
     "constraint": "decay",
     "average": "mean",
     "blocks": (),
+    "interleave": 1,
     "decays": True,
     "lr_scale": 1.0,
     "decay_scale": 1.0,
@@ -54,7 +59,6 @@ PLAIN: dict[str, Any] = {
 
 WORDS = {
     "norm": UPDATES,
-    "layout": LAYOUTS,
     "step": STEPS,
     "constraint": CONSTRAINTS,
     "average": AVERAGES,
@@ -75,34 +79,57 @@ RANGES = {
     "momentum": (0, 1),
     "alpha": (0, 1),
 }
+PAIRS = {"betas": (0, 1), "trust_clip": (0, math.inf)}
 TOLERANCE = {torch.float64: 1e-6, torch.float32: 1e-3, torch.float16: 1e-2, torch.bfloat16: 5e-2}
+
+
+HOW = "make groups with moga.param_groups(model, recipe) or an optimizer with moga.optimizer(model, recipe, lr=...)"
+
+
+def check_params(params: object) -> None:
+    """Raises TypeError for what holds no parameter groups: nothing, or a whole model."""
+    if isinstance(params, nn.Module) or not isinstance(params, Iterable):
+        raise TypeError(f"SteepestDescent needs parameter groups; got {type(params).__name__}: {HOW}")
+
+
+def check_keys(group: object, defaults: Group) -> None:
+    """Raises TypeError for what is no dict, ValueError for one without tensors, and for a key that nothing reads."""
+    if not isinstance(group, dict):
+        raise TypeError(f"a parameter group is a dict; got {type(group).__name__}: {HOW}")
+    if "params" not in group:
+        raise ValueError("a parameter group lacks 'params', its tensors or (name, tensor) pairs")
+    if not isinstance(group["params"], Iterable):
+        raise TypeError(f"'params' of a group are tensors or (name, tensor) pairs; got {group['params']!r}")
+    check_words({**defaults, **group})
+    known = dict.fromkeys((*DESCRIBED, *NEEDED, *PLAIN, *defaults, *SCHEDULED))
+    if unknown := [key for key in group if key not in known]:
+        raise ValueError(f"a parameter group has the unknown key {unknown[0]!r}; the keys are {', '.join(known)}")
 
 
 def check_words(group: Group) -> None:
     """Raises ValueError for missing keys, unknown words and combinations that do not exist."""
     missing = [key for key in NEEDED if key not in group]
     if missing:
-        raise ValueError(
-            f"a parameter group lacks {', '.join(map(repr, missing))}; make groups with moga.param_groups(model, "
-            "recipe) or an optimizer with moga.optimizer(model, recipe, lr=...)"
-        )
+        raise ValueError(f"a parameter group lacks {', '.join(map(repr, missing))}; {HOW}")
     for key, words in {**WORDS, "polar": tuple(POLAR)}.items():
         if group.get(key, words[0]) not in words:
             raise ValueError(f"unknown {key} {group[key]!r} in a parameter group; the words are {', '.join(words)}")
+    parse_layout(group["layout"])
     check_combination(group)
 
 
 def check_numbers(group: Group) -> None:
     """Raises TypeError for no number, ValueError for one out of range and for a decay that a constraint would undo."""
     operator_norm(group)  # checks the exponents
+    _check_kinds(group)
     scale = group["scale"]
     numbers = {f"scale[{i}]": one for i, one in enumerate(scale if isinstance(scale, (list, tuple)) else [scale])}
     numbers |= {key: group[key] for key in RANGES if key != "scale"}
     if group["lookahead"] not in (None, "momentum"):
         numbers["lookahead"] = group["lookahead"]
-    numbers |= {f"betas[{i}]": beta for i, beta in enumerate(group["betas"])}
+    numbers |= {f"{key}[{i}]": value for key in PAIRS for i, value in enumerate(group[key])}
     for key, value in numbers.items():
-        low, high = RANGES.get(key.split("[")[0], (0, 1))
+        low, high = {**RANGES, **PAIRS}.get(key.split("[")[0], (0, 1))
         try:
             inside = bool(low <= value < high)
         except (TypeError, RuntimeError):
@@ -111,7 +138,7 @@ def check_numbers(group: Group) -> None:
             allowed = f"0 <= {key}" + ("" if high == math.inf else f" < {high}")
             raise ValueError(f"{key} = {value} is out of range; allowed is a finite {allowed}")
     least, most = group["trust_clip"]
-    if not 0 <= least <= most < math.inf:
+    if least > most:
         raise ValueError(f"trust_clip = {group['trust_clip']} is out of range; allowed is 0 <= least <= most")
     if group["constraint"] in HELD and group["decays"] and group["weight_decay"]:
         raise ValueError(
@@ -120,10 +147,42 @@ def check_numbers(group: Group) -> None:
         )
 
 
+def _check_kinds(group: Group) -> None:
+    """Raises TypeError for pairs, lists, whole numbers and answers that are none."""
+    for key in PAIRS:
+        if not (isinstance(group[key], (list, tuple)) and len(group[key]) == 2):
+            raise TypeError(f"{key} must be two numbers; got {group[key]!r}")
+    if not isinstance(group["blocks"], (list, tuple)):
+        raise TypeError(f"blocks must be a list of whole numbers; got {group['blocks']!r}")
+    whole = {key: group[key] for key in ("interleave", "skipped", "rounded_steps")}
+    whole |= {f"blocks[{i}]": size for i, size in enumerate(group["blocks"])}
+    for key, value in whole.items():
+        if not isinstance(value, int):
+            raise TypeError(f"{key} must be a whole number; got {value!r}")
+    if not isinstance(group["decays"], bool):
+        raise TypeError(f"decays must be True or False; got {group['decays']!r}")
+
+
+def check_names(group: Group, others: Iterable[Group]) -> None:
+    """Raises ValueError unless ``param_names``, where there are any, name each tensor of all groups once."""
+    if "param_names" not in group:
+        return
+    names, weights = group["param_names"], group["params"]
+    if not (isinstance(names, (list, tuple)) and len(names) == len(weights) and all(isinstance(n, str) for n in names)):
+        raise ValueError(f"param_names must be a list with one name per tensor, here {len(weights)}; got {names!r}")
+    taken = {name for other in others for name in other.get("param_names", ())}
+    for i, name in enumerate(names):
+        if name in taken or name in names[:i]:
+            raise ValueError(f"the name {name!r} is given twice; a saved state is matched to parameters by their names")
+
+
 def check_tensors(group: Group) -> None:
     """Raises ValueError or TypeError for tensors that cannot be updated as the group says."""
     if not group["params"]:
         raise ValueError("a parameter group is empty; give it at least one tensor")
+    blocks, scale = max(1, len(group["blocks"])), group["scale"]
+    if isinstance(scale, (list, tuple)) and len(scale) != blocks:
+        raise ValueError(f"scale has {len(scale)} numbers for {blocks} blocks; give one number, or one per block")
     seen: set[Tensor] = set()
     for name, weight in named(group):
         if weight in seen:
@@ -132,10 +191,10 @@ def check_tensors(group: Group) -> None:
         if not weight.is_floating_point():
             raise TypeError(f"parameter {name!r} is {weight.dtype}; a real floating-point tensor is needed")
         refuse_flattened(name, weight)
-        if group["layout"] != "vector" and weight.ndim != 2:
-            raise ValueError(
-                f"parameter {name!r} has shape {tuple(weight.shape)}; layout {group['layout']!r} needs two dimensions"
-            )
+        try:
+            check_layout(weight.shape, group["layout"], group["blocks"], group["interleave"])
+        except ValueError as error:
+            raise ValueError(f"parameter {name!r}: {error}") from None
 
 
 def check_still_whole(group: Group) -> None:
@@ -164,6 +223,19 @@ def named(group: Group) -> Iterator[tuple[str | int, Tensor]]:
     return zip(names, group["params"], strict=True)
 
 
+def warn_if_nothing_decays(groups: Iterable[Group], weight_decay: float) -> None:
+    """Warn that a weight decay which somebody asked for reaches no parameter, and why."""
+    groups = list(groups)
+    if not weight_decay or any(group["decays"] and group["decay_scale"] for group in groups):
+        return
+    held = sorted({group["constraint"] for group in groups} & set(HELD))
+    reasons = [f"the constraint {word!r} holds the size of the weights" for word in held]
+    if any(group["layout"] == "vector" for group in groups):
+        reasons.append("vectors decay only with decay_vectors=True")
+    why = "; ".join(reasons) or "all groups say decays=False or decay_scale=0"
+    warnings.warn(f"weight_decay = {weight_decay} decays no parameter: {why}", stacklevel=user_level())
+
+
 @torch.no_grad()
 def warn_of_starts(group: Group) -> None:
     """Warn of weights that the group's constraint cannot work with: off the manifold, or zero where a size is kept."""
@@ -172,9 +244,9 @@ def warn_of_starts(group: Group) -> None:
     for name, weight in named(group):
         if weight.is_meta or weight.numel() == 0:
             continue
-        for matrix in to_matrices(weight, group["layout"], group["blocks"]):
+        for matrix in to_matrices(weight, group["layout"], group["blocks"], group["interleave"]):
             if text := _STARTS[group["constraint"]](matrix):
-                warnings.warn(f"parameter {name!r} {text}", stacklevel=6)
+                warnings.warn(f"parameter {name!r} {text}", stacklevel=user_level())
                 break
 
 

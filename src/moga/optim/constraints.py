@@ -55,7 +55,8 @@ def tangent(W: Tensor, G: Tensor) -> Tensor:
     if W.shape[-2] == 1:  # +1 and -1 are the manifold: nothing moves; rounding errors would become a full step
         return torch.zeros_like(G)
     product = W.mT @ G
-    return G - W @ (product + product.mT) / 2
+    T = G - W @ (product + product.mT) / 2
+    return _above_rounding(T, frobenius(T), frobenius(G))
 
 
 def stiefel(W: Tensor, D: Tensor, lr: Rate) -> Tensor:
@@ -103,4 +104,13 @@ def row_gradients(W: Tensor, G: Tensor, magnitude: Tensor, length: Tensor) -> tu
     of_g = (G * unit).sum(-1, keepdim=True)
     if W.shape[-1] == 1:  # a row of one entry cannot turn; what rounding leaves of 0 would become a step of full size
         return torch.zeros_like(G), of_g
-    return magnitude / nonzero(length) * (G - unit * of_g), of_g
+    T = G - unit * of_g
+    return magnitude / nonzero(length) * _above_rounding(T, row_lengths(T), row_lengths(G)), of_g
+
+
+def _above_rounding(T: Tensor, size: Tensor, whole: Tensor) -> Tensor:
+    """T, or zero where it is what rounding leaves of a difference: a direction made of that would be a full step.
+
+    Measured for gradients without a tangent part: 2 to 17 units of rounding of their size, for matrices of 2 to 256.
+    """
+    return torch.where(size <= 128 * torch.finfo(T.dtype).eps * whole, torch.zeros_like(T), T)

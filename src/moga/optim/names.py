@@ -2,10 +2,53 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from moga.optim.matrices import Group
+
+# The words and exponents that say what a group's update is. All else that a group says is loaded, as in torch.
+RECIPE = ("norm", "p", "q", "polar", "shape", "step", "constraint", "average", "calibration")
+STORED = ("layout", "blocks", "interleave")
+
+
+def refuse_another_recipe(
+    saved: Sequence[Group], groups: Sequence[Group], plain: Mapping[str, Any] | None = None
+) -> None:
+    """Raises ValueError if a parameter was saved with another update or layout than it has now.
+
+    Parameters are matched by name where both sides have names in common, else by place. ``plain`` is what a saved
+    group means where it is silent.
+
+    >>> refuse_another_recipe([{"params": [0], "norm": "row"}], [{"params": [0], "norm": "sign"}])
+    Traceback (most recent call last):
+    ValueError: the group of 0 was saved with norm = 'row' and has norm = 'sign' here; make the optimizer with the
+    recipe of the saved run. What is to change from there on can be changed in optimizer.param_groups after loading
+    """
+    old, new = ([(name, group) for group in side for name in _labels(group)] for side in (saved, groups))
+    by_name = dict(old) if all("param_names" in group for group in (*saved, *groups)) else {}
+    if by_name.keys() & dict(new).keys():
+        pairs = [(by_name[name], group) for name, group in new if name in by_name]
+    else:
+        pairs = [(a, b) for (_, a), (_, b) in zip(old, new, strict=False)]  # of other lengths: torch says so
+    for before, now in pairs:
+        before = {**(plain or {}), **before}
+        for key in (*RECIPE, *STORED):
+            if key in before and key in now and _listed(before[key]) != _listed(now[key]):
+                raise ValueError(
+                    f"the group of {', '.join(map(str, _labels(now)[:3]))} was saved with {key} = {before[key]!r} and "
+                    f"has {key} = {now[key]!r} here; make the optimizer with the recipe of the saved run. What is to "
+                    "change from there on can be changed in optimizer.param_groups after loading"
+                )
+
+
+def _labels(group: Group) -> Sequence[str | int]:
+    labels: Sequence[str | int] = group["param_names"] if "param_names" in group else range(len(group["params"]))
+    return labels
+
+
+def _listed(value: Any) -> Any:
+    return list(value) if isinstance(value, (list, tuple)) else value
 
 
 def in_order_of(state_dict: dict[str, Any], groups: Sequence[Group]) -> dict[str, Any]:

@@ -7,11 +7,11 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from moga.geometry.layout import from_matrices, to_matrices
+from moga.geometry.layout import from_matrices, logical_matrices, to_matrices
 from moga.geometry.norms import norm
 from moga.geometry.polar import polar_factor, work_dtype
 from moga.optim.averages import State, lookahead
-from moga.optim.matrices import Group, scales
+from moga.optim.matrices import Group
 from moga.optim.rounding import Noise, write_
 from moga.optim.steps import TRUST_EPS
 from moga.optim.update import decay
@@ -30,17 +30,17 @@ def _new_weight(W: Tensor, G: Tensor, state: State, group: Group, lr: float, noi
     wd = decay(group)
     if group["norm"] in ("adam", "rmsprop"):
         D = _adam(G, state, group, noise) if group["norm"] == "adam" else _rmsprop(G, state, group, noise)
-        return (1 - lr * wd) * W - lr * _join([s * X for X, s in _matrices(D, group)], group, W)
+        return (1 - lr * wd) * W - lr * _join([s * X for X, s, _ in _matrices(D, group)], group, W)
     if group["norm"] == "shampoo":
-        D = _join([s * _shampoo(X, i, state) for i, (X, s) in enumerate(_matrices(G, group))], group, W)
+        D = _join([s * _shampoo(X, place, state) for X, s, place in _matrices(G, group)], group, W)
         return (1 - lr * wd) * W - lr * D
     if group["constraint"] == "row_magnitude":
         return _muown(W, G, state, group, lr, noise)
     L = _momentum(G, state, group, noise)
     moved = []
-    for i, ((X, s), (Y, _)) in enumerate(zip(_matrices(W, group), _matrices(L, group), strict=True)):
+    for (X, s, place), (Y, _, _) in zip(_matrices(W, group), _matrices(L, group), strict=True):
         if group["step"] == "trust_ratio":
-            moved.append(_orscale(X, s * _direction(Y, group), i, state, group, lr))
+            moved.append(_orscale(X, s * _direction(Y, group), place, state, group, lr))
         elif group["constraint"] == "sphere":
             U = _direction(Y, group)
             V = X - lr * torch.linalg.norm(X) * U / max(torch.linalg.norm(U), 1e-30)
@@ -55,16 +55,30 @@ def _new_weight(W: Tensor, G: Tensor, state: State, group: Group, lr: float, noi
     return _join(moved, group, W)
 
 
-def _matrices(tensor: Tensor, group: Group) -> list[tuple[Tensor, float]]:
-    """Every logical matrix (out, in) by itself, with its scale."""
-    found: list[Tensor] = []
-    for stack in to_matrices(tensor, group["layout"], group["blocks"]):
-        found += [stack] if stack.ndim == 2 else list(stack)
-    return list(zip(found, scales(group, len(found)), strict=True))
+Place = tuple[int, int]  # of a logical matrix: its block, and which of the matrices that are stacked in the tensor
+
+
+def _matrices(tensor: Tensor, group: Group) -> list[tuple[Tensor, float, Place]]:
+    """Every logical matrix (out, in) by itself, with its scale and its place."""
+    found = []
+    for block, stack in enumerate(_blocks(tensor, group)):
+        scale = group["scale"][block] if isinstance(group["scale"], (list, tuple)) else group["scale"]
+        found += [(X, scale, (block, i)) for i, X in enumerate(stack.reshape(-1, *stack.shape[-2:]))]
+    return found
+
+
+def _blocks(tensor: Tensor, group: Group) -> list[Tensor]:
+    return logical_matrices(tensor, group["layout"], group["blocks"], group["interleave"])
 
 
 def _join(matrices: Sequence[Tensor], group: Group, like: Tensor) -> Tensor:
-    return from_matrices(matrices, group["layout"], like.shape)
+    """The stored tensor of all these matrices, in the order of :func:`_matrices`."""
+    blocks, rest = [], list(matrices)
+    for block in _blocks(like, group):
+        count = block.shape[:-2].numel()
+        blocks.append(torch.stack(rest[:count]).reshape(block.shape))
+        rest = rest[count:]
+    return from_matrices(blocks, group["layout"], like.shape, group["interleave"])
 
 
 def _average(name: str, value: Tensor, b: float, state: State, group: Group, noise: Noise | None) -> Tensor:
@@ -99,13 +113,13 @@ def _rmsprop(G: Tensor, state: State, group: Group, noise: Noise | None) -> Tens
     return torch.where(v + group["eps"] == 0, torch.zeros_like(D), D)
 
 
-def _shampoo(G: Tensor, i: int, state: State) -> Tensor:
-    X = G.double()
-    state[f"left_{i}"] += X @ X.mT
-    state[f"right_{i}"] += X.mT @ X
-    roots = []
-    for side in ("left", "right"):
-        values, vectors = torch.linalg.eigh(state[f"{side}_{i}"])
+def _shampoo(G: Tensor, place: Place, state: State) -> Tensor:
+    block, i = place
+    X, roots = G.double(), []
+    for side, product in (("left", X @ X.mT), ("right", X.mT @ X)):
+        sums = state[f"{side}_{block}"].view(-1, *product.shape)[i]
+        sums += product
+        values, vectors = torch.linalg.eigh(sums)
         roots.append(vectors @ torch.diag(values**-0.25) @ vectors.mT)
     D: Tensor = roots[0] @ X @ roots[1]
     return D.to(G.dtype)
@@ -128,13 +142,15 @@ def _dual(L: Tensor, s: float, group: Group) -> Tensor | float:
     return s * float(norm(group["norm"], p=group["p"], q=group["q"]).dual(L, fan=(1, 1)))
 
 
-def _orscale(W: Tensor, Q: Tensor, i: int, state: State, group: Group, lr: float) -> Tensor:
+def _orscale(W: Tensor, Q: Tensor, place: Place, state: State, group: Group, lr: float) -> Tensor:
     D = decay(group) * W + Q
     c = torch.ones(())
     if group["calibration"] == "first_step":
-        if state["calibration"][i] == 0 and Q.any() and W.any():
-            state["calibration"][i] = torch.linalg.norm(W) / torch.linalg.norm(D)
-        c = state["calibration"][i]
+        block, i = place
+        saved = state["calibration"].view(-1, state["calibration"].shape[-1])
+        if saved[i, block] == 0 and Q.any() and W.any():
+            saved[i, block] = torch.linalg.norm(W) / torch.linalg.norm(D)
+        c = saved[i, block]
         if c == 0:
             return W - lr * D
     ratio = torch.linalg.norm(W) / (c * torch.linalg.norm(D) + TRUST_EPS)
@@ -152,9 +168,9 @@ def _muown(W: Tensor, G: Tensor, state: State, group: Group, lr: float, noise: N
     g, length = state["magnitude"].clone(), state["length"].clone()
     unit = torch.where(g == 0, 0, X / g)
     grad_g = (Y * unit).sum(-1, keepdim=True)
-    grad_v = torch.where(length == 0, 0, g / length) * (Y - unit * grad_g) * (X.shape[1] > 1)
+    grad_v = torch.where(length == 0, 0, g / length) * (Y - unit * grad_g) * (X.shape[-1] > 1)
     L = _momentum(from_matrices([grad_v], group["layout"], W.shape), state, group, noise)
-    D = _join([s * _direction(one, group) for one, s in _matrices(L, group)], group, W)
+    D = _join([s * _direction(one, group) for one, s, _ in _matrices(L, group)], group, W)
     v = unit * length - lr * to_matrices(D, group["layout"])[0]
     state["length"].copy_(torch.linalg.norm(v, dim=-1, keepdim=True))
     g = g - lr * _adam(grad_g, state, group, noise, "magnitude_")

@@ -6,7 +6,8 @@ at every step. Rounding up with the probability of the lost fraction keeps it on
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import hashlib
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -20,22 +21,32 @@ HALF_STEP = 2.0**-24  # the distance of float16's numbers below that
 
 
 class Noise:
-    """Random bits that depend on a number alone: equal on every rank and after a resume, whatever else was drawn.
+    """Random bits that depend on a number and on a tensor's name alone: equal on every rank, after a resume, and in
+    whatever order and company tensors are rounded.
 
-    >>> a, b = (torch.randint(9, (4,), generator=Noise(7).of(torch.device("cpu"))) for _ in range(2))
+    ``names`` has the name of a tensor by its identity; tensors without one are counted in the order of their use.
+
+    >>> x = torch.zeros(4)
+    >>> a, b = (torch.randint(9, (4,), generator=Noise(7, {id(x): "w"}).of(x)) for _ in range(2))
     >>> torch.equal(a, b)
     True
     """
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, names: Mapping[int, str] | None = None) -> None:
         self.seed = seed
+        self._names = names or {}
+        self._unnamed = 0
         self._generators: dict[torch.device, torch.Generator] = {}
 
-    def of(self, device: torch.device) -> torch.Generator:
-        """The generator of a device, made at its first use."""
-        if device not in self._generators:
-            self._generators[device] = torch.Generator(device).manual_seed(self.seed)
-        return self._generators[device]
+    def of(self, target: Tensor) -> torch.Generator:
+        """The generator for a tensor, on its device and at the beginning of its sequence."""
+        name = self._names.get(id(target))
+        if name is None:
+            name, self._unnamed = str(self._unnamed), self._unnamed + 1
+        if target.device not in self._generators:
+            self._generators[target.device] = torch.Generator(target.device)
+        digest = hashlib.blake2b(f"{self.seed} {name}".encode(), digest_size=7).digest()
+        return self._generators[target.device].manual_seed(int.from_bytes(digest, "big"))
 
 
 def stochastic(x: Tensor, dtype: torch.dtype, generator: torch.Generator | None = None) -> Tensor:
@@ -66,6 +77,8 @@ def write_(targets: Sequence[Tensor], values: Sequence[Tensor], rounding: str, n
     tensor([1., 1.], dtype=torch.bfloat16)
     """
     if rounding == "stochastic" and targets[0].dtype in DROPPED:
-        generator = None if noise is None else noise.of(targets[0].device)
-        values = [stochastic(value.float(), targets[0].dtype, generator) for value in values]
+        values = [
+            stochastic(value.float(), target.dtype, None if noise is None else noise.of(target))
+            for target, value in zip(targets, values, strict=True)
+        ]
     torch._foreach_copy_(list(targets), list(values))

@@ -3,15 +3,27 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from moga.optim.checks import PLAIN, check_numbers, check_still_whole, check_tensors, check_words, named, warn_of_starts
-from moga.optim.names import in_order_of
+from moga.optim.checks import (
+    PLAIN,
+    check_keys,
+    check_names,
+    check_numbers,
+    check_params,
+    check_still_whole,
+    check_tensors,
+    named,
+    warn_if_nothing_decays,
+    warn_of_starts,
+)
+from moga.optim.loading import prepared
+from moga.optim.replaced import follow_weights
 from moga.optim.rounding import Noise
 from moga.optim.update import batched, new_state
 from moga.optim.watch import copies, measure, plain
@@ -30,7 +42,8 @@ class SteepestDescent(Optimizer):
     Args:
         params: parameter groups as made by :func:`moga.param_groups`: plain dicts that say everything about their
             tensors (at least ``params``, ``norm``, ``layout`` and ``scale``).
-        lr: size of one update in the group's norm; the same number in every group. A float or a tensor.
+        lr: size of one update in the group's norm; the same number in every group. A float or a tensor: each group
+            gets a copy of its own, so write to ``group["lr"]`` and not to the tensor that you gave.
         momentum: b1, the decay of the gradient's moving average; 0 <= b1 < 1.
         lookahead: b2, the weight of the old average in the step's input; None is b1^2 (Nesterov), "momentum" is b1.
         weight_decay: the fraction of a weight removed per unit of lr; keeps its size below about 1 / weight_decay.
@@ -74,6 +87,9 @@ class SteepestDescent(Optimizer):
     ) -> None:
         if nonfinite not in NONFINITE:
             raise ValueError(f"unknown word nonfinite={nonfinite!r}; the words are {', '.join(NONFINITE)}")
+        if not isinstance(maximize, bool):
+            raise TypeError(f"maximize must be True or False; got {maximize!r}")
+        check_params(params)
         self.nonfinite = nonfinite
         self.maximize = maximize
         self._skipped: Tensor | int = 0
@@ -86,7 +102,7 @@ class SteepestDescent(Optimizer):
             "momentum": momentum,
             "lookahead": lookahead,
             "weight_decay": weight_decay,
-            "betas": list(betas),
+            "betas": list(betas) if isinstance(betas, tuple) else betas,
             "eps": eps,
             "state_dtype": state_dtype,
             "rounding": rounding,
@@ -95,6 +111,7 @@ class SteepestDescent(Optimizer):
         if not all(group["norm"] == "adam" for group in self.param_groups):
             # OneCycleLR and CyclicLR cycle betas[0] if there are betas here, else momentum: the one that is in use.
             self._betas = self.defaults.pop("betas")
+        warn_if_nothing_decays(self.param_groups, weight_decay)
 
     @property
     def skipped(self) -> int:
@@ -103,12 +120,14 @@ class SteepestDescent(Optimizer):
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Add a group; see the class for its keys. Raises ValueError for one that is incomplete or out of range."""
-        check_words({**self.defaults, **param_group} if "norm" in param_group else param_group)
+        check_keys(param_group, self.defaults)
         if "betas" not in self.defaults:
             param_group.setdefault("betas", self._betas)
         super().add_param_group(param_group)
         group = self.param_groups[-1]
+        _unshare(group)
         try:
+            check_names(group, self.param_groups[:-1])
             check_numbers(group)
             check_tensors(group)
         except Exception:
@@ -127,19 +146,35 @@ class SteepestDescent(Optimizer):
             check_still_whole(group)
         finite = self._check_gradients()
         before = copies(self.param_groups) if self._watching else None
-        noise = Noise(self._steps) if any(group["rounding"] == "stochastic" for group in self.param_groups) else None
         for group in self.param_groups:
-            for weight in group["params"]:
-                if not self.state[weight]:
-                    self.state[weight] = new_state(weight, group)
+            self._make_state(group)
+        noise = self._noise()
+        for group in self.param_groups:
             members = [weight for weight in group["params"] if weight.grad is not None]
             grads = [-weight.grad if self.maximize else weight.grad for weight in members]
             batched(members, grads, [self.state[weight] for weight in members], group, finite, noise)
-        if noise is not None:
-            self._steps += 1
         if before is not None:
             self._sizes, self._watching = measure(self.param_groups, before), False
         return loss
+
+    def _make_state(self, group: dict[str, Any]) -> None:
+        """The state of all weights of a group, where it is not there; numbers made from weights follow them."""
+        for weight in group["params"]:
+            if not self.state[weight]:
+                self.state[weight] = new_state(weight, group)
+        follow_weights(group, self.state, group["params"])
+
+    def _noise(self) -> Noise | None:
+        """The random bits of this step; they depend on its number and on the names of the parameters."""
+        if all(group["rounding"] != "stochastic" for group in self.param_groups):
+            return None
+        names: dict[int, str] = {}
+        for i, group in enumerate(self.param_groups):
+            for name, weight in named(group):
+                name = name if isinstance(name, str) else f"{i}.{name}"
+                names |= {id(weight): name, **{id(value): f"{name} {key}" for key, value in self.state[weight].items()}}
+        self._steps += 1
+        return Noise(self._steps - 1, names)
 
     def watch(self) -> None:
         """Measure the next step for :meth:`last_update`; it keeps a copy of the weights while it runs.
@@ -204,18 +239,32 @@ class SteepestDescent(Optimizer):
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """As torch's, but by name where both sides have the same names, and the state keeps its own dtype.
 
-        float32 averages stay so beside bfloat16 weights. Raises ValueError where only some names are the same.
+        float32 averages stay so beside bfloat16 weights. Hooks that change the state before it is loaded are heard
+        first; hooks after it see the optimizer as it will be.
+
+        Raises ValueError for a state of another recipe, where only some names are the same, and for tensors that do
+        not fit; nothing is changed then.
         """
-        state_dict = in_order_of(state_dict, self.param_groups)
-        super().load_state_dict(state_dict)
-        self._skipped = int(self.param_groups[0]["skipped"])
-        self._steps = int(self.param_groups[0]["rounded_steps"])
-        weights = [weight for group in self.param_groups for weight in group["params"]]
-        saved = [i for group in state_dict["param_groups"] for i in group["params"]]
-        for weight, i in zip(weights, saved, strict=True):
-            for key, value in state_dict["state"].get(i, {}).items():
-                if isinstance(value, Tensor):
-                    self.state[weight][key] = value.detach().clone().to(weight.device)
+        if not isinstance(state_dict, Mapping):
+            raise TypeError(f"a state is what state_dict() has returned, a dict; got {type(state_dict).__name__}")
+        states: list[dict[str, Tensor] | None] = []
+
+        def before(_: Optimizer, loaded: dict[str, Any]) -> dict[str, Any]:
+            ordered, states[:] = prepared(loaded, self.param_groups)
+            return ordered
+
+        def after(_: Optimizer) -> None:
+            weights = [weight for group in self.param_groups for weight in group["params"]]
+            self.state.update((w, state) for w, state in zip(weights, states, strict=True) if state is not None)
+            self._skipped, self._steps = (int(self.param_groups[0][key]) for key in ("skipped", "rounded_steps"))
+
+        last = self.register_load_state_dict_pre_hook(before)
+        first = self.register_load_state_dict_post_hook(after, prepend=True)
+        try:
+            super().load_state_dict(state_dict)
+        finally:
+            last.remove()
+            first.remove()
 
     def __getstate__(self) -> dict[str, Any]:
         kept = ("nonfinite", "maximize", "_steps", "_betas")
@@ -227,6 +276,16 @@ class SteepestDescent(Optimizer):
         for group in self.param_groups:
             for key, value in PLAIN.items():
                 group.setdefault(key, value)
+            _unshare(group)
+
+
+def _unshare(group: dict[str, Any]) -> None:
+    """A tensor lr of the group's own: schedulers multiply it in place, once for each group that holds it."""
+    for key, value in group.items():
+        if isinstance(value, Tensor):
+            group[key] = value.detach().clone()
+        elif isinstance(value, list) and key not in ("params", "param_names"):
+            group[key] = list(value)
 
 
 def _peaks(grads: list[Tensor]) -> list[Tensor]:

@@ -24,7 +24,7 @@ TRUST_EPS = 1e-6  # published: keeps the ratio finite where the step is zero; in
 def unscaled_direction(group: Group) -> Callable[[Tensor], Tensor]:
     """The function of matrices (..., out, in) that the group's words name, without the scale of its norm."""
     if group["norm"] == "spectral":
-        return lambda L: polar_factor(L, group["polar"])
+        return lambda L: polar_factor(L.contiguous(), group["polar"])  # else each product of matrices copies them
     if group["norm"] == "euclidean":
         return lambda L: L / nonzero(frobenius(L))
     steepest = norm(group["norm"], p=group["p"], q=group["q"])
@@ -45,8 +45,10 @@ def unscaled_size(group: Group) -> Callable[[Tensor], Tensor]:
     return lambda W: NORMS[steepest.name].size(W, steepest.p, steepest.q)
 
 
-def sized_direction(group: Group) -> Callable[[Tensor, float], Tensor]:
+def sized_direction(group: Group) -> Callable[[Tensor, float | Tensor], Tensor]:
     """The function (L, scale) -> the step before lr, for the steps "fixed" and "dual".
+
+    ``scale`` is a number, or a tensor that has one for each block (blocks, 1, 1) or row (out, 1).
 
     >>> group = {"norm": "sign", "step": "dual", "p": None, "q": None}
     >>> sized_direction(group)(torch.tensor([[1.0, -3.0]]), 0.5)  # the dual norm is 0.5 (1 + 3)
@@ -60,7 +62,7 @@ def sized_direction(group: Group) -> Callable[[Tensor, float], Tensor]:
     direction = unscaled_direction(group)
     steepest = norm(group["norm"], p=group["p"], q=group["q"])
     dual = NORMS[steepest.name].dual
-    return lambda L, scale: direction(L) * (scale**2 * dual(L, steepest.p, steepest.q))[..., None, None]
+    return lambda L, scale: direction(L) * (scale**2 * dual(L, steepest.p, steepest.q)[..., None, None])
 
 
 def trust_ratio(W: Tensor, D: Tensor, first: Tensor | None, least: float, most: float) -> Tensor:

@@ -24,7 +24,7 @@ from moga.geometry.vectors import nonzero
 from moga.optim.adaptive import ADAPTIVE, adam
 from moga.optim.averages import State, States, Step, step_input
 from moga.optim.constraints import kept, row_gradients, row_lengths, sphere, stiefel, tangent
-from moga.optim.matrices import Group, on_matrices, scales, stacks, unstack
+from moga.optim.matrices import Group, blocks_in, on_matrices, scale_, scaled, stacks, unstack
 from moga.optim.rounding import Noise, write_
 from moga.optim.steps import calibrated, sized_direction, trust_ratio
 
@@ -45,11 +45,12 @@ def new_state(weight: Tensor, group: Group) -> State:
     counter = {"step": torch.zeros((), dtype=torch.float32, device=weight.device)}
     if group["norm"] in ADAPTIVE:
         row = ADAPTIVE[group["norm"]]
-        own = row.other(weight, {**group, "layout": group.get("layout", "out,in")})
+        own = row.other(weight, group)
         return (counter if row.counted else {}) | {name: zeros() for name in row.full} | own
     state = {} if group["average"] == "none" else {"momentum_buffer": zeros()}
     if group["step"] == "trust_ratio" and group["calibration"] == "first_step":
-        state["calibration"] = torch.zeros(max(1, len(group["blocks"])), dtype=wide, device=weight.device)
+        leading = to_matrices(weight, group["layout"])[0].shape[:-2]
+        state["calibration"] = torch.zeros(*leading, max(1, len(group["blocks"])), dtype=wide, device=weight.device)
     if group["constraint"] == "row_magnitude":
         length = row_lengths(to_matrices(weight.detach().to(wide), group["layout"])[0])
         names = ("magnitude_exp_avg", "magnitude_exp_avg_sq")
@@ -105,13 +106,14 @@ def _move(W: list[Tensor], G: list[Tensor], states: States, lr: float | Tensor, 
     group = step.group
     if group["norm"] in ADAPTIVE:
         D = ADAPTIVE[group["norm"]].directions(G, states, step)
-        return _descend(W, _scaled(D, group), lr, decay(group))
+        return _descend(W, scale_(D, group), lr, decay(group))
     if group["constraint"] == "row_magnitude":
         return _rows(W, G, states, lr, step)
     L = step_input(G, states, step)
     if group["constraint"] == "stiefel":
-        return on_matrices(lambda X, D: stiefel(X, D, lr), group, W, _sized(on_matrices(tangent, group, W, L), group))
-    D = _sized(L, group)
+        D = scaled(sized_direction(group), group, on_matrices(tangent, group, W, L))
+        return on_matrices(lambda X, D: stiefel(X, D, lr), group, W, D)
+    D = scaled(sized_direction(group), group, L)
     if group["constraint"] == "sphere":
         return on_matrices(lambda X, D: sphere(X, D, lr), group, W, D)
     if group["step"] == "trust_ratio":
@@ -127,43 +129,32 @@ def _descend(W: list[Tensor], D: list[Tensor], lr: float | Tensor, per_lr: float
     return W
 
 
-def _scaled(D: Sequence[Tensor], group: Group) -> list[Tensor]:
-    matrices = stacks(D, group["layout"], group["blocks"])
-    scaled = [X.mul_(s) for X, s in zip(matrices, scales(group, len(matrices)), strict=True)]
-    return unstack(scaled, group["layout"], D[0].shape)
-
-
-def _sized(L: Sequence[Tensor], group: Group) -> list[Tensor]:
-    function = sized_direction(group)
-    matrices = stacks(L, group["layout"], group["blocks"])
-    sized = [function(X, s) for X, s in zip(matrices, scales(group, len(matrices)), strict=True)]
-    return unstack(sized, group["layout"], L[0].shape)
-
-
 def _trusted(W: Sequence[Tensor], Q: Sequence[Tensor], states: States, step: Step) -> list[Tensor]:
     """``clip(ratio) (wd W + Q)`` for each logical matrix; fixes the ratio's reference at the first step."""
     group, per_lr, first = step.group, decay(step.group), 0
     least, most = group["trust_clip"]
-    result = []
-    for X, Y in zip(*(stacks(same, group["layout"], group["blocks"]) for same in (W, Q)), strict=True):
-        D, c, count = per_lr * X + Y, None, X.shape[1] if X.ndim == 4 else 1
+    weights, steps, result = stacks(W, group), stacks(Q, group), []
+    count = blocks_in(weights, group) or 1
+    for X, Y in zip(weights, steps, strict=True):
+        D, c = per_lr * X + Y, None
         if group["calibration"] == "first_step":
-            saved = [state["calibration"][first : first + count] for state in states]
+            saved = [state["calibration"][..., first : first + count] for state in states]
             old = torch.stack(saved).reshape(*X.shape[:-2], 1, 1)
             c = step.masked([calibrated(old, X, Y, D)], [old])[0]
-            torch._foreach_copy_(saved, list(c.reshape(len(saved), count).unbind()))
+            torch._foreach_copy_(saved, list(c.reshape(len(saved), *saved[0].shape).unbind()))
         result.append(trust_ratio(X, D, c, least, most) * D)
         first += count
-    return unstack(result, group["layout"], W[0].shape)
+    return unstack(result, group, W[0].shape)
 
 
 def _rows(W: list[Tensor], G: list[Tensor], states: States, lr: float | Tensor, step: Step) -> list[Tensor]:
     """Muown: ``W = g v / |v|`` by rows; v takes the step of the group, g one of Adam with the same lr."""
-    group, layout = step.group, step.group["layout"]
-    [X], [Y] = stacks(W, layout), stacks(G, layout)
+    group, shape = step.group, W[0].shape
+    [X], [Y] = stacks(W, group, "row"), stacks(G, group, "row")
     magnitude, length = (torch.stack([state[key] for state in states]) for key in ("magnitude", "length"))
     of_v, of_g = row_gradients(X, Y, magnitude, length)
-    D = stacks(_sized(step_input(unstack([of_v], layout, W[0].shape), states, step), group), layout)[0]
+    L = step_input(unstack([of_v], group, shape, "row"), states, step)
+    [D] = stacks(scaled(sized_direction(group), group, L), group, "row")
     v = X / nonzero(magnitude) * length - lr * D
     g = magnitude - lr * torch.stack(adam(of_g.unbind(), states, step, "magnitude_"))
     new_length = row_lengths(v)
@@ -173,4 +164,4 @@ def _rows(W: list[Tensor], G: list[Tensor], states: States, lr: float | Tensor, 
         g = row_lengths(moved)
     for key, new, old in (("magnitude", g, magnitude), ("length", new_length, length)):
         torch._foreach_copy_([state[key] for state in states], list(step.masked([new], [old])[0].unbind()))
-    return unstack([kept(moved, X, lr)], layout, W[0].shape)
+    return unstack([kept(moved, X, lr)], group, shape, "row")

@@ -8,9 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from moga.geometry.layout import to_matrices
 from moga.geometry.polar import work_dtype
-from moga.optim.matrices import Group, scales
+from moga.optim.matrices import Group, blocks_of
 from moga.optim.steps import unscaled_size
 
 
@@ -23,7 +22,7 @@ def measure(groups: Sequence[Group], before: Sequence[Sequence[Tensor]]) -> list
     """Per group the size of the weights and of their change, as tensors: nothing waits for the device.
 
     >>> w = torch.tensor([[1.0, -3.0]])
-    >>> group = {"params": [w + 0.5], "norm": "sign", "layout": "out,in", "blocks": (), "scale": 0.5}
+    >>> group = {"params": [w + 0.5], "norm": "sign", "layout": "out,in", "blocks": (), "interleave": 1, "scale": 0.5}
     >>> measure([group], [[w]])
     [{'norm': 'sign', 'update': tensor(1.), 'weight': tensor(5.)}]
     """
@@ -43,9 +42,8 @@ def largest(tensors: Sequence[Tensor], group: Group) -> Tensor | float:
     for tensor in tensors:
         if tensor.numel() == 0:
             continue
-        stacks = to_matrices(_wide(tensor), group["layout"], group["blocks"])
-        for stack, scale in zip(stacks, scales(group, len(stacks)), strict=True):
-            found.append(size(stack).max() / scale if scale else torch.zeros(()))
+        for matrices, scale in blocks_of(_wide(tensor), group):
+            found.append(size(matrices).max() / scale if scale else torch.zeros(()))
     return torch.stack([one.to(found[0].device, torch.float32) for one in found]).max() if found else 0.0
 
 

@@ -2,24 +2,31 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from torch import Tensor, nn
 
+from moga.rules.base import Base
+from moga.rules.logits import check_logits, logit_scales, warn_if_tied
 from moga.rules.patterns import match_patterns
 from moga.rules.recipes import resolve_recipe
 from moga.rules.roles import Assignment, find_roles
 from moga.rules.updates import HELD, Update, checked, complete_update, update_scale
+from moga.rules.widths import Relative, settle_with_base
 
 MULTIPLIERS = ("lr_scale", "decay_scale", "weight_decay")
+# What a table shows for a group made by hand, which need not say everything.
+UNSAID = {"role": "-", "fan": ["-"], "p": None, "q": None, "lr_scale": 1.0, "blocks": ()}
+UNSAID |= {"step": "fixed", "constraint": "decay"}
 
 
 def param_groups(
     model: nn.Module | Iterable[tuple[str, Tensor]],
     recipe: str | Mapping[str, str | Update],
     *,
+    base: Base = None,
     roles: Mapping[str, str] | None = None,
     overrides: Mapping[str, Mapping[str, Any]] | None = None,
     decay_vectors: bool = False,
@@ -28,6 +35,10 @@ def param_groups(
     """One group per role, layout, fan and update: everything that ``moga.SteepestDescent`` needs, as plain data.
 
     - ``recipe``: a name from ``moga.RECIPES`` or a dict role -> update;
+    - ``base``: the same architecture at the width at which somebody tuned (a model, a config, or what
+      :func:`moga.save_base` wrote). Each scale is then divided by that of the same block at the base, so that it is
+      exactly 1 there and lr and weight decay keep the meaning that they had; ``radius`` is no matter of width and
+      stays. Roles are found from modules and widths both;
     - ``roles``: roles by pattern, as in :func:`find_roles`;
     - ``overrides``: by pattern, ``{"*.router.*": {"lr_scale": 0.1}}``; keys ``lr_scale`` and ``decay_scale`` (factors
       on lr and on weight decay), ``weight_decay`` (per unit of lr), or a whole update, which begins with ``norm`` and
@@ -39,28 +50,46 @@ def param_groups(
     ``scale`` of a group multiplies the direction without scale, so that the update has size 1 in the group's norm; it
     is a list, one number per block, where the blocks differ.
 
-    Raises ValueError for what :func:`find_roles` and the recipe refuse, for a role that the recipe has no update for,
-    and for an override that matches nothing, has an unknown key or a value out of range.
+    Raises ValueError for what :func:`find_roles`, the base and the recipe refuse, for a role that the recipe has no
+    update for, for an override that matches nothing, has an unknown key or a value out of range, and for a model whose
+    config remembers a multiplier of the logits that its forward pass has lost.
 
     >>> model = nn.Sequential(nn.Embedding(9, 4), nn.Linear(4, 9, bias=False))
     >>> [(g["role"], g["norm"], g["scale"]) for g in param_groups(model, "moga-row", roles={"1.weight": "output"})]
     [('input', 'sign', 1.0), ('output', 'row', 0.5)]
     """
+    if not isinstance(decay_vectors, bool):
+        raise TypeError(f"decay_vectors must be True or False; got {decay_vectors!r}")
     updates = resolve_recipe(recipe, options)
-    assignments = find_roles(model, roles)
-    changes = _overrides(assignments, overrides)
+    relative = _settled(model, base, roles)
+    changes = _overrides([one.assignment for one in relative], overrides)
     groups: dict[str, dict[str, Any]] = {}
-    for one, change in zip(assignments, changes, strict=True):
+    for placed, change in zip(relative, changes, strict=True):
+        one = placed.assignment
         if one.role not in updates and "norm" not in change:
             raise ValueError(
                 f"{one.name} has the role {one.role!r}; the recipe has an update for {', '.join(updates)} only: add one"
             )
-        settings = _settings(one, updates.get(one.role, {}), change, decay_vectors)
+        settings = _settings(placed, updates.get(one.role, {}), change, decay_vectors)
         group = groups.setdefault(repr(settings), {"params": [], "param_names": [], **settings})
         group["params"].append(one.parameter)
         group["param_names"].append(one.name)
-    _warn_if_tied(list(groups.values()))
+    warn_if_tied(groups.values())
     return list(groups.values())
+
+
+def _settled(
+    model: nn.Module | Iterable[tuple[str, Tensor]], base: Base, roles: Mapping[str, str] | None
+) -> list[Relative]:
+    """Every trainable parameter with its role, what it was at the base, and the multiplier of its logits."""
+    relative = (
+        [Relative(one) for one in find_roles(model, roles)] if base is None else settle_with_base(model, base, roles)
+    )
+    if not isinstance(model, nn.Module) or not any(one.assignment.role in ("tied", "output") for one in relative):
+        return relative
+    check_logits(model)
+    multiplied = logit_scales(model)
+    return [replace(one, logit_scale=multiplied.get(id(one.assignment.parameter))) for one in relative]
 
 
 def _overrides(
@@ -85,19 +114,23 @@ def _overrides(
     return changes
 
 
-def _settings(one: Assignment, update: Update, change: Mapping[str, Any], decay_vectors: bool) -> dict[str, Any]:
+def _settings(placed: Relative, update: Update, change: Mapping[str, Any], decay_vectors: bool) -> dict[str, Any]:
+    one = placed.assignment
     update = dict(change) if "norm" in change else {**update, **change}
     if update["constraint"] in HELD and update.get("weight_decay"):
         raise ValueError(
             f"overrides give {one.name} weight_decay = {update['weight_decay']}, which the constraint "
             f"{update['constraint']!r} would undo: it fixes the size of the weight. Leave it out"
         )
-    scales = [update_scale(update, out, in_) for out, in_ in one.fan]
+    scales = _scales(placed, update)
     described = {
         "role": one.role,
         "layout": one.layout,
         "blocks": list(one.blocks),
+        "interleave": one.interleave,
         "fan": [list(fan) for fan in one.fan],
+        **({"base_fan": [list(fan) for fan in placed.base_fan]} if placed.base_fan else {}),
+        **({} if placed.logit_scale is None else {"logit_scale": placed.logit_scale}),
     }
     applied = {
         "scale": scales[0] if len(set(scales)) == 1 else scales,
@@ -108,20 +141,26 @@ def _settings(one: Assignment, update: Update, change: Mapping[str, Any], decay_
     return {**described, **update, **applied}
 
 
-def _warn_if_tied(groups: Sequence[Mapping[str, Any]]) -> None:
-    for group in groups:
-        if group["role"] == "tied" and group["shape"] != "none":
-            warnings.warn(
-                f"{group['param_names'][0]} is input and output in one: one step moves the logits by an amount that "
-                "grows with width unless they are multiplied by base_width / width. Multiply them, or untie the two.",
-                stacklevel=3,
-            )
+def _scales(placed: Relative, update: Update) -> list[float]:
+    """The scale of each block; relative to the base where there is one, which leaves a radius as it is.
+
+    A step of an output is measured as the map makes it, so the multiplier of its logits is divided out. A tied matrix
+    steps as an input does: there the multiplier is what the output needs.
+    """
+    one = placed.assignment
+    logits = one.role == "output" and update["shape"] != "none" and placed.logit_scale
+    scales = [update_scale(update, *fan) / (logits or 1.0) for fan in one.fan]
+    if not placed.base_fan:
+        return scales
+    base = [update_scale(update, *fan) / (placed.base_logit_scale if logits else 1.0) for fan in placed.base_fan]
+    return [scale / other * update.get("radius", 1.0) for scale, other in zip(scales, base, strict=True)]
 
 
 def describe(groups: Sequence[Mapping[str, Any]]) -> str:
     """The groups as a table of at most 80 columns, with a line of totals.
 
-    ``fan`` is the effective (out, in); ``x3`` after a layout counts the blocks that share one tensor.
+    ``fan`` is the effective (out, in); ``x3`` after a layout counts the blocks that share one tensor, and
+    ``x3/8`` says that eight units (heads) hold a part of each.
 
     >>> print(describe(param_groups([("w", Tensor(8, 4)), ("b", Tensor(8))], "moga-row", roles={"w": "hidden"})))
     role    update   layout  fan  scale  tensors  params  names
@@ -129,6 +168,7 @@ def describe(groups: Sequence[Mapping[str, Any]]) -> str:
     vector  sign     vector  1,1  1            1       8  b
     total   2 groups, 2 tensors, 40 parameters
     """
+    groups = [{**UNSAID, "param_names": [*map(str, range(len(group["params"])))], **group} for group in groups]
     rows = [("role", "update", "layout", "fan", "scale", "tensors", "params"), *map(_cells, groups)]
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     names = [["names"], *(group["param_names"] for group in groups)]
@@ -140,7 +180,9 @@ def describe(groups: Sequence[Mapping[str, Any]]) -> str:
         lines.append(f"{line}  {_elided(own, max(8, 78 - len(line)))}"[:80].rstrip())
     tensors = [tensor for group in groups for tensor in group["params"]]
     total = sum(tensor.numel() for tensor in tensors)
-    lines.append(f"{'total'.ljust(widths[0])}  {len(groups)} groups, {len(tensors)} tensors, {total} parameters")
+    to_base = "; scale 1: as at the base" if any("base_fan" in group for group in groups) else ""
+    counts = f"{len(groups)} groups, {len(tensors)} tensors, {total} parameters"
+    lines.append(f"{'total'.ljust(widths[0])}  {counts}{to_base}")
     return "\n".join(lines)
 
 
@@ -152,12 +194,19 @@ def _cells(group: Mapping[str, Any]) -> tuple[str, ...]:
     return (
         group["role"],
         " ".join([f"{group['norm']}{exponent}", *words]) + factor,
-        group["layout"] + (f" x{len(group['blocks'])}" if group["blocks"] else ""),
+        _layout(group),
         _first([",".join(map(str, fan)) for fan in group["fan"]]),
         _first([f"{one:.4g}" for one in (scale if isinstance(scale, list) else [scale])]),
         str(len(group["params"])),
         str(sum(tensor.numel() for tensor in group["params"])),
     )
+
+
+def _layout(group: Mapping[str, Any]) -> str:
+    """The layout with the number of blocks, and with that of the units in which they are interleaved."""
+    blocks = f" x{len(group['blocks'])}" if group["blocks"] else ""
+    units = group.get("interleave", 1)
+    return f"{group['layout']}{blocks}" + (f"/{units}" if units > 1 else "")
 
 
 def _first(words: Sequence[str]) -> str:

@@ -99,6 +99,7 @@ RECIPES: dict[str, Recipe] = {
         {"momentum": 0.99, "lookahead": 0.9},
         maths="W <- (1 - lr wd) W - lr sign(L), b1 = 0.99, b2 = 0.9",
         width=AS_ADAM,
+        chosen="sign(0) = 0; one lr for all parameters, as published; vectors are decayed only if asked",
     ),
     "sgd": Recipe(
         _everywhere(GRADIENT | {"average": "none"}),
@@ -185,7 +186,9 @@ RECIPES: dict[str, Recipe] = {
         {"momentum": 0.95, "betas": (0.9, 0.95), "eps": 1e-8},
         maths="W = g v / |v| by rows; v <- v - lr 0.2 sqrt(max(out, in)) polar(L_v); g by Adam with the same lr",
         width=BY_SIZE,
-        chosen=f"a row of zeros has no direction and stays zero. {ADAMW_REST}",
+        chosen="a row of zeros has no direction and stays zero; what rounding leaves of a gradient along a row does "
+        "not turn it; rows that are written from outside start anew with g = |v| = their length, the averages stay. "
+        + ADAMW_REST,
     ),
     "orscale": Recipe(
         _with_adamw(MUON | {"shape": "none", "step": "trust_ratio", "trust_clip": [0.5, 1.5]}),
@@ -218,7 +221,8 @@ RECIPES: dict[str, Recipe] = {
         {"momentum": 0.95, "betas": (0.9, 0.95)},
         maths="U = polar(L); W' = W - lr |W|_F / |U|_F U; W <- W' |W|_F / |W'|_F",
         width=ANGLE,
-        chosen=f"embeddings are not on the sphere; no weight decay on it. {ADAMW_REST}",
+        chosen="embeddings are not on the sphere; no weight decay on it: where nothing else decays, asking for one "
+        f"gives a warning. {ADAMW_REST}",
     ),
     "spel": Recipe(
         _with_adamw(
@@ -228,7 +232,9 @@ RECIPES: dict[str, Recipe] = {
         {"momentum": 0.95, "betas": (0.9, 0.95)},
         maths="T = M - W sym(W^T M); W <- polar(W - lr polar(T)); singular values of W stay 1",
         width=ANGLE,
-        chosen=f"hidden weights start on the manifold, or a warning says so; the retraction is exact. {ADAMW_REST}",
+        chosen="hidden weights start on the manifold, or a warning says so; the retraction is exact; what rounding to "
+        "float32 leaves of a momentum without a tangent part moves nothing (a bfloat16 W is on the manifold to 2^-8 "
+        f"only, and so is what counts as tangent). {ADAMW_REST}",
     ),
 }
 

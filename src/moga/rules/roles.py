@@ -2,35 +2,33 @@
 
 Roles are found from module types, from tensor identity and from what the model itself declares, never from names:
 
-- tensors of no or one dimension are ``vector``;
+- tensors of no or one dimension are ``vector``, and those of more in which every entry is a number of its own;
 - ``nn.Embedding`` is ``input`` (token and position tables alike), and ``tied`` if the same tensor is an output too;
-- the weight that the model declares as its output (``get_output_embeddings``, timm's ``get_classifier``) is
-  ``output``;
-- all other weights of ``nn.Linear`` and of transformers' ``Conv1D`` are ``hidden``, provided that inputs and output
-  are both known. Which linear map of a plain model is the first and which the last cannot be seen from its modules;
-  there the user states them.
+- the weight that the model declares as its output (``get_output_embeddings``, timm's ``get_classifier``, the head of
+  ``num_labels`` outputs) is ``output``; so are the routers that it declares;
+- all other linear maps (``nn.Linear``, transformers' ``Conv1D`` and stacks of experts, convolutions) are ``hidden``,
+  provided that inputs and output are both known. Which linear map of a plain model is the first and which the last
+  cannot be seen from its modules; there the user states them.
+
+How modules store and cut their matrices is in :mod:`moga.rules.storage` and :mod:`moga.rules.families`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
 
+import torch
 from torch import Tensor, nn
 
+from moga.geometry.layout import to_matrices
+from moga.rules.declared import declared_inputs, declared_outputs, is_base_model
 from moga.rules.flattened import refuse_flattened
-from moga.rules.patterns import match_patterns
-from moga.rules.storage import StoredTensor, listed_tensors, stored_tensors
-from moga.rules.transfer import ROLES, effective_fan
-
-# What a user may state of a matrix, by how it is stored.
-POSSIBLE: dict[str, tuple[str, ...]] = {
-    "lookup": ("input", "tied"),
-    "tied": ("tied",),
-    "linear": ("input", "hidden", "output"),
-    "unknown": ("input", "hidden", "output"),
-    "tensor": ("input", "hidden", "output"),
-}
+from moga.rules.parts import PART_ROLES
+from moga.rules.stated import Roles, stated_roles
+from moga.rules.storage import StoredTensor, check_storage, listed_tensors, stored_tensors
+from moga.rules.transfer import effective_fan
+from moga.rules.undecided import open_message
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,19 +37,27 @@ class Assignment:
 
     name: str
     aliases: tuple[str, ...]  # all names, the first one included
-    parameter: Tensor
+    parameter: Tensor = field(repr=False)
     role: str  # "input", "hidden", "output", "tied" or "vector"
-    layout: str  # "out,in", "in,out" or "vector"
+    layout: str  # a word of geometry/layout.py
     blocks: tuple[int, ...]  # sizes along `out`; () for one matrix
     fan: tuple[tuple[int, int], ...]
     module_type: str  # class name, or "tensor" for a named tensor
     lookup: bool  # True where rows are picked by index
     added: bool = False  # a lookup beside the inputs that the model declares: positions, token types
+    interleave: int = 1  # how many units along `out` hold a part of each block; see geometry/layout.py
+    part: str = ""  # a word of PARTS, where the role needed a decision
 
 
-def find_roles(
-    model: nn.Module | Iterable[tuple[str, Tensor]], roles: Mapping[str, str] | None = None
-) -> list[Assignment]:
+class OpenRoles(ValueError):
+    """It is open which linear maps, by their first ``names``, are the first and the last; a second width may tell."""
+
+    def __init__(self, message: str, names: list[str]) -> None:
+        super().__init__(message)
+        self.names = names
+
+
+def find_roles(model: nn.Module | Iterable[tuple[str, Tensor]], roles: Roles | None = None) -> list[Assignment]:
     """The assignments of all trainable parameters of a model, or of all tensors of a list of (name, tensor) pairs.
 
     ``roles`` states roles by shell globs over parameter names, ``{"head.weight": "output"}``; any name of a shared
@@ -59,12 +65,16 @@ def find_roles(
     wins, so the general comes first: ``{"*": "hidden", "head.weight": "output"}``. Biases and gains that such a
     pattern also matches stay vectors.
 
-    A matrix of a module type that is not known here, and a named tensor, is taken to be stored (out, in); stated as
-    "input" it is a map of dense features, which keeps its in. Only an ``nn.Embedding`` is a lookup.
+    A matrix of a module type that is not known here, and a named tensor, is taken to be stored (out, in), and as
+    "input" to be a map of dense features, which keeps its in. A dict says otherwise: ``{"*.experts.up": {"role":
+    "hidden", "layout": "stack,in,out"}}``, with ``blocks`` and ``interleave`` where one tensor packs several matrices
+    (words of ``geometry/layout.py``), and ``"kind": "lookup"`` for a table of which rows are picked.
 
-    Raises ValueError for parameters whose role nothing settles, a tensor of more than two dimensions, a stated role
-    that is unknown or impossible, a pattern that matches nothing, a model with nothing to train, and parameters that
-    FSDP1 or DeepSpeed ZeRO has flattened.
+    Names are those inside of wrappers (torch.compile, DistributedDataParallel).
+
+    Raises ValueError for parameters whose role nothing settles, a stated role or storage that is unknown or
+    impossible, a pattern that matches nothing, a model with nothing to train, and parameters that FSDP1 or DeepSpeed
+    ZeRO has flattened; TypeError for a statement that is no role and no dict.
 
     >>> model = nn.Sequential(nn.Embedding(9, 4), nn.Linear(4, 4), nn.Linear(4, 9, bias=False))
     >>> [(a.name, a.role, a.fan) for a in find_roles(model, {"2.weight": "output"})]
@@ -74,20 +84,20 @@ def find_roles(
     if isinstance(model, nn.Module):
         stored = stored_tensors(model)
         trained = [one.tensor.requires_grad for one in stored]
-        inputs, outputs = _declared(model, "get_input_embeddings"), _declared(model, OUTPUT_GETTERS)
+        inputs, outputs, base = declared_inputs(model), declared_outputs(model), is_base_model(model)
     else:
         stored = listed_tensors(model)
         trained = [True] * len(stored)
-        inputs, outputs = set(), set()
+        inputs, outputs, base = set(), set(), False
     if not any(trained):
         raise ValueError(f"{type(model).__name__} has no trainable parameter; set requires_grad where it should train")
     for one, trains in zip(stored, trained, strict=True):
         if trains:
             refuse_flattened(one.names[0], one.tensor)
     found = [_found(one, inputs, outputs) for one in stored]
-    for index, role in _stated(stored, roles).items():
-        found[index] = role
-    _settle(stored, found, trained)
+    for index, (role, restated) in stated_roles(stored, roles).items():
+        found[index], stored[index] = role, restated
+    _settle(stored, found, trained, base)
     return [
         _assignment(one, role, inputs)
         for one, role, trains in zip(stored, found, trained, strict=True)
@@ -95,28 +105,9 @@ def find_roles(
     ]
 
 
-OUTPUT_GETTERS = ("get_output_embeddings", "get_classifier")
-
-
-def _declared(model: nn.Module, getters: str | tuple[str, ...]) -> set[int]:
-    """Identities of the weights that the model, or a model inside it, names as its inputs or outputs."""
-    found: set[int] = set()
-    for module in model.modules():
-        for getter in (getters,) if isinstance(getters, str) else getters:
-            if not callable(getattr(module, getter, None)):
-                continue
-            try:
-                declared = getattr(module, getter)()
-            except NotImplementedError:  # transformers' answer of a model that has no such layer
-                continue
-            for layer in declared if isinstance(declared, (tuple, list)) else (declared,):
-                found.add(id(getattr(layer, "weight", None)))
-    return found - {id(None)}
-
-
 def _found(stored: StoredTensor, inputs: set[int], outputs: set[int]) -> str | None:
     """The role of a tensor that does not depend on what other tensors are, or None."""
-    if stored.tensor.ndim < 2:
+    if stored.tensor.ndim < 2 or stored.kind == "numbers":
         return "vector"
     if not stored.certain:
         return None
@@ -126,88 +117,48 @@ def _found(stored: StoredTensor, inputs: set[int], outputs: set[int]) -> str | N
         return "tied" if id(stored.tensor) in outputs else "input"
     if stored.kind == "linear" and id(stored.tensor) in outputs | inputs:
         return "output" if id(stored.tensor) in outputs else "input"
-    return None
+    return PART_ROLES.get(stored.storage.part)
 
 
-def _stated(stored: list[StoredTensor], roles: Mapping[str, str] | None) -> dict[int, str]:
-    stated: dict[int, str] = {}
-    for pattern, role, hits in match_patterns("roles", roles, [one.names for one in stored]):
-        if role not in ROLES:
-            raise ValueError(f"roles[{pattern!r}] is {role!r}; the roles are {', '.join(ROLES)}")
-        matrices = [index for index in hits if stored[index].tensor.ndim > 1]
-        if role != "vector" and not matrices:
-            raise ValueError(
-                f"roles[{pattern!r}] is {role!r} but matches only {stored[hits[0]]}; a tensor of fewer than two "
-                "dimensions is a 'vector'"
-            )
-        stated.update(dict.fromkeys(matrices, role))
-    for index, role in stated.items():
-        one = stored[index]
-        if role not in POSSIBLE[one.kind]:
-            raise ValueError(f"{one} cannot be {role!r}; it can be {' or '.join(map(repr, POSSIBLE[one.kind]))}")
-    return stated
-
-
-def _settle(stored: list[StoredTensor], found: list[str | None], trained: list[bool]) -> None:
+def _settle(stored: list[StoredTensor], found: list[str | None], trained: list[bool], base: bool) -> None:
     """Fill in the hidden ones; raise for what stays open."""
-    for one, trains in zip(stored, trained, strict=True):
-        if trains and one.tensor.ndim > 2:
-            raise ValueError(
-                f"{one} has {one.tensor.ndim} dimensions, which is not supported; tensors of at most two dimensions "
-                "are: freeze it, or pass a list of the other (name, tensor) pairs"
-            )
-    inputs = any(role in ("input", "tied") for role in found)
-    outputs = any(role in ("output", "tied") for role in found)
+    ends = {role for one, role in zip(stored, found, strict=True) if one.storage.part not in PART_ROLES}
+    inputs, outputs = bool(ends & {"input", "tied"}), bool(ends & {"output", "tied"})
     still_open = [one for one, role, trains in zip(stored, found, trained, strict=True) if trains and role is None]
     linear = [one for one in still_open if one.kind == "linear" and one.certain]
     unknown = [one for one in still_open if one not in linear]
     if unknown or (linear and not (inputs and outputs)):
-        raise ValueError(_open_message(linear if not (inputs and outputs) else [], unknown, inputs, outputs))
+        linear = linear if not (inputs and outputs) else []
+        settled = {one.names[0]: role for one, role in zip(stored, found, strict=True) if role}
+        message = open_message(linear, unknown, (inputs, outputs), settled if base and inputs else None)
+        raise ValueError(message) if unknown else OpenRoles(message, [one.names[0] for one in linear])
     for index, role in enumerate(found):
         if role is None and trained[index]:
             found[index] = "hidden"
 
 
-def _open_message(linear: list[StoredTensor], unknown: list[StoredTensor], inputs: bool, outputs: bool) -> str:
-    """The error for undecided parameters; its example, pasted as it stands, settles every one of them."""
-    first, last = (linear[0].names[0], linear[-1].names[0]) if linear else ("", "")
-    if len(linear) > 1 and not inputs and not outputs:
-        example = {"*": "hidden", first: "input", last: "output"}
-    elif linear and not inputs and not outputs:
-        example = {first: "hidden"}
-    elif linear:
-        example = {last: "output"} if inputs else {first: "input"}
-    else:
-        example = {}
-    example |= {one.names[0]: "tied" if one.kind in ("lookup", "tied") else "hidden" for one in unknown}
-    lines = [f"  {one}" for one in (*linear, *unknown)]
-    reasons = []
-    if linear:
-        reasons.append("Which linear map is the first and which the last does not follow from the modules.")
-    if unknown:
-        reasons.append("What a module of unknown type does with a matrix is not known; it is read as stored (out, in).")
-    how = f"{' '.join(reasons)} State roles by name, for example\n  roles={example}"
-    return "\n".join([f"parameters without a role ({len(lines)}):", *lines, how])
-
-
 def _sizes(one: StoredTensor) -> Iterator[tuple[int, int]]:
-    out, in_ = one.tensor.shape if one.layout == "out,in" else reversed(one.tensor.shape)
-    for block in one.blocks or (out,):
-        yield block, in_
+    """(out, in) of each logical matrix."""
+    whole = to_matrices(torch.empty(tuple(one.tensor.shape), device="meta"), one.storage.layout)[0]
+    for block in one.storage.blocks or (whole.shape[-2],):
+        yield block, whole.shape[-1]
 
 
 def _assignment(one: StoredTensor, role: str, inputs: set[int]) -> Assignment:
     lookup = one.kind in ("lookup", "tied")
     vector = role == "vector"
+    check_storage(one)
     return Assignment(
         name=one.names[0],
         aliases=one.names,
         parameter=one.tensor,
         role=role,
-        layout="vector" if vector else one.layout,
-        blocks=() if vector else one.blocks,
+        layout="vector" if vector else one.storage.layout,
+        blocks=() if vector else one.storage.blocks,
         fan=((1, 1),) if vector else tuple(effective_fan(role, out, in_, lookup) for out, in_ in _sizes(one)),
         module_type=one.module_type,
         lookup=lookup,
         added=role == "input" and lookup and bool(inputs) and id(one.tensor) not in inputs,
+        interleave=1 if vector else one.storage.interleave,
+        part="" if vector else one.storage.part,
     )

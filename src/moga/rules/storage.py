@@ -3,140 +3,187 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Set
+from dataclasses import dataclass, replace
 
 from torch import Tensor, nn
 
-# Modules that pack several matrices along the outputs of a Conv1D: module path, class, attribute of the Conv1D,
-# attribute that holds the size of one block (query, key and value; cross-attention packs key and value).
-FUSED = (
-    ("transformers.models.gpt2.modeling_gpt2", "GPT2Attention", "c_attn", "split_size"),
-    ("transformers.models.imagegpt.modeling_imagegpt", "ImageGPTAttention", "c_attn", "split_size"),
-    ("transformers.models.openai.modeling_openai", "Attention", "c_attn", "split_size"),
+from moga.geometry.layout import check_layout
+from moga.rules.declared import declared_routers
+from moga.rules.families import Packed, expert_layout, holds_numbers, packed
+
+# Modules that hold one other module and add to the names of its parameters: module path, class, attribute.
+WRAPPERS = (
+    ("torch._dynamo.eval_frame", "OptimizedModule", "_orig_mod"),
+    ("torch.nn.parallel.distributed", "DistributedDataParallel", "module"),
+    ("torch.nn.parallel.data_parallel", "DataParallel", "module"),
+    ("torch.distributed.fsdp.fully_sharded_data_parallel", "FullyShardedDataParallel", "_fsdp_wrapped_module"),
     (
-        "transformers.models.decision_transformer.modeling_decision_transformer",
-        "DecisionTransformerGPT2Attention",
-        "c_attn",
-        "split_size",
+        "torch.distributed.algorithms._checkpoint.checkpoint_wrapper",
+        "ActivationWrapper",
+        "_checkpoint_wrapped_module",
     ),
 )
 
 
 @dataclass(frozen=True)
 class Storage:
-    """One use of a tensor. ``kind`` is "lookup" (rows are picked), "linear" (it multiplies) or "unknown"."""
+    """One use of a tensor.
+
+    ``kind`` is "lookup" (rows are picked), "linear" (it multiplies), "numbers" (every entry is one of its own) or
+    "unknown"; ``part`` is a word of :data:`moga.rules.parts.PARTS`, the rest as in :mod:`moga.geometry.layout`.
+    """
 
     kind: str
     layout: str
     blocks: tuple[int, ...] = ()
+    interleave: int = 1
+    part: str = ""
+
+    def cut(self, how: Packed) -> Storage:
+        return replace(self, blocks=how.blocks, interleave=how.interleave, part=how.part)
 
 
 UNKNOWN = Storage("unknown", "out,in")
 LOOKUP = Storage("lookup", "in,out")
 LINEAR = Storage("linear", "out,in")
+NUMBERS = Storage("numbers", "vector")
 
 
 @dataclass(frozen=True, eq=False)
 class StoredTensor:
     """A tensor with all its names, first one first.
 
-    ``kind`` is that of its storage, or "tied" for a lookup that also multiplies, or "tensor" when no module is known.
+    ``storage.kind`` may also be "tied", for a lookup that multiplies too, and "tensor" when no module is known.
     ``certain`` is False where a module of unknown type shares the tensor.
     """
 
     names: tuple[str, ...]
     tensor: Tensor
-    kind: str
-    layout: str
-    blocks: tuple[int, ...]
+    storage: Storage
     module_type: str
     certain: bool = True
+
+    @property
+    def kind(self) -> str:
+        return self.storage.kind
 
     def __str__(self) -> str:
         return f"{self.names[0]} ({self.module_type}, shape {tuple(self.tensor.shape)})"
 
 
-def _loaded(path: str, name: str) -> type | None:
-    """A class of a library that the caller may have imported; the library is never imported here."""
-    found = getattr(sys.modules.get(path), name, None)
-    return found if isinstance(found, type) else None
-
-
 def _is_a(module: object, path: str, name: str) -> bool:
-    kind = _loaded(path, name)
-    return kind is not None and isinstance(module, kind)
+    """Whether a module is of a class of a library that the caller may have imported; it is never imported here."""
+    kind = getattr(sys.modules.get(path), name, None)
+    return isinstance(kind, type) and isinstance(module, kind)
 
 
-def _fused_blocks(module: nn.Module, parent: nn.Module | None) -> tuple[int, ...]:
-    for path, name, attribute, size in FUSED:
-        if _is_a(parent, path, name) and getattr(parent, attribute, None) is module:
-            block = int(getattr(parent, size))
-            return (block,) * (int(module.nf) // block)
-    return ()
+def storage_of(module: nn.Module, attribute: str, parent: nn.Module | None = None, child: str = "") -> Storage:
+    """How ``module`` uses its parameter ``attribute``; ``parent`` is the module that holds it, as its ``child``.
 
+    A subclass is what its base class is: a linear map, a lookup, a module of :mod:`moga.rules.families`.
 
-def storage_of(module: nn.Module, attribute: str, parent: nn.Module | None = None) -> Storage:
-    """How ``module`` uses its parameter ``attribute``; ``parent`` is the module that holds it.
-
-    >>> storage_of(nn.Embedding(9, 4), "weight")
-    Storage(kind='lookup', layout='in,out', blocks=())
-    >>> storage_of(nn.Linear(9, 4), "weight")
-    Storage(kind='linear', layout='out,in', blocks=())
+    >>> storage_of(nn.Embedding(9, 4), "weight").kind, storage_of(nn.Linear(9, 4), "weight").layout
+    ('lookup', 'out,in')
+    >>> storage_of(nn.Conv1d(6, 6, 5, groups=6), "weight")
+    Storage(kind='linear', layout='6*out,in,k', blocks=(), interleave=1, part='depthwise')
     """
+    if holds_numbers(module, attribute) or (attribute == "weight" and holds_numbers(parent, child)):
+        return NUMBERS
+    if (experts := expert_layout(module, attribute)) is not None:
+        return NUMBERS if experts[0] == "vector" else Storage("linear", experts[0]).cut(experts[1])
     if attribute != "weight":
         return UNKNOWN
     if isinstance(module, nn.Embedding):
         return LOOKUP
     if isinstance(module, nn.Linear):
-        return LINEAR
+        return LINEAR.cut(packed(parent, child, module))
+    if isinstance(module, nn.modules.conv._ConvNd):
+        return _convolution(module)
     if _is_a(module, "transformers.pytorch_utils", "Conv1D"):
-        return Storage("linear", "in,out", _fused_blocks(module, parent))
+        return Storage("linear", "in,out").cut(packed(parent, child, module))
     return UNKNOWN
+
+
+def _convolution(module: nn.modules.conv._ConvNd) -> Storage:
+    groups = f"{module.groups}*" if module.groups > 1 else ""
+    depthwise = module.groups > 1 and module.groups == module.in_channels
+    order = "in,out" if module.transposed else "out,in"
+    return Storage("linear", f"{groups}{order},k", part="depthwise" if depthwise else "")
 
 
 def stored_tensors(model: nn.Module) -> list[StoredTensor]:
     """Every parameter of the model once, frozen ones included, in the model's order.
+
+    Names are those inside of wrappers (torch.compile, DistributedDataParallel); the longer ones come after them.
 
     Raises ValueError for a matrix that two modules share but store in different orders.
 
     >>> [stored.names for stored in stored_tensors(nn.Linear(3, 2))]
     [('weight',), ('bias',)]
     """
-    modules = dict(model.named_modules(remove_duplicate=False))
-    uses: dict[int, list[tuple[str, Tensor, Storage, str]]] = {}
-    for path, module in modules.items():
-        parent = modules.get(path.rpartition(".")[0]) if path else None
-        for attribute, parameter in module.named_parameters(recurse=False, remove_duplicate=False):
-            name = f"{path}.{attribute}" if path else attribute
-            storage = storage_of(module, attribute, parent)
-            uses.setdefault(id(parameter), []).append((name, parameter, storage, type(module).__name__))
+    places = list(_places(model))
+    inner = {plain: module for plain, _, module in places}  # of a wrapper and what it wraps, the latter comes last
+    routers = declared_routers(model)
+    uses: dict[int, list[tuple[str, str, Tensor, Storage, str]]] = {}
+    for plain, path, module in places:
+        above, _, child = plain.rpartition(".")
+        parent = inner[above] if plain else None
+        for attribute, tensor in module.named_parameters(recurse=False, remove_duplicate=False):
+            name, whole = (f"{prefix}.{attribute}".lstrip(".") for prefix in (plain, path))
+            storage = _routed(storage_of(module, attribute, parent, child), tensor, routers)
+            uses.setdefault(id(tensor), []).append((name, whole, tensor, storage, type(module).__name__))
     return [_merge(sites) for sites in uses.values()]
 
 
-def _merge(sites: list[tuple[str, Tensor, Storage, str]]) -> StoredTensor:
-    names = tuple(name for name, _, _, _ in sites)
-    tensor = sites[0][1]
-    module_type = " + ".join(dict.fromkeys(kind for _, _, _, kind in sites))
-    storages = {storage for _, _, storage, _ in sites}
+def _places(model: nn.Module) -> Iterator[tuple[str, str, nn.Module]]:
+    """Each module with its path inside of wrappers, and its whole path."""
+    wrapped = {""}  # paths whose last step leads from a wrapper to what it wraps
+    for path, module in model.named_modules(remove_duplicate=False):
+        for where, kind, attribute in WRAPPERS:
+            if _is_a(module, where, kind):
+                wrapped.add(f"{path}.{attribute}".lstrip("."))
+        steps = path.split(".")
+        kept = [step for index, step in enumerate(steps) if ".".join(steps[: index + 1]) not in wrapped]
+        yield ".".join(kept), path, module
+
+
+def _routed(storage: Storage, tensor: Tensor, routers: Set[int]) -> Storage:
+    """A router's weight is stored (out, in), be it a linear map's or the declared module's own."""
+    return replace(LINEAR, part="router") if id(tensor) in routers else storage
+
+
+def _merge(sites: list[tuple[str, str, Tensor, Storage, str]]) -> StoredTensor:
+    plain, whole, tensors, uses, types = zip(*sites, strict=True)
+    names, tensor = tuple(dict.fromkeys(plain + whole)), tensors[0]
+    module_type = " + ".join(dict.fromkeys(types))
+    storages = set(uses)
     known = storages - {UNKNOWN} or {UNKNOWN}
     certain = len(known) == len(storages)
-    if known == {LOOKUP, LINEAR}:
-        return StoredTensor(names, tensor, "tied", LOOKUP.layout, (), module_type, certain)
+    if {(one.kind, one.layout) for one in known} == {("lookup", "in,out"), ("linear", "out,in")}:
+        return StoredTensor(names, tensor, Storage("tied", LOOKUP.layout), module_type, certain)
     if len(known) > 1 and tensor.ndim > 1:
         raise ValueError(
-            f"{', '.join(names)} ({module_type}, shape {tuple(tensor.shape)}) are one tensor that its modules store in "
-            "different orders; give each module its own parameter"
+            f"{', '.join(plain)} ({module_type}, shape {tuple(tensor.shape)}) are one tensor that its modules store in "
+            "different ways; give each module its own parameter"
         )
-    storage = known.pop()
-    return StoredTensor(names, tensor, storage.kind, storage.layout, storage.blocks, module_type, certain)
+    return StoredTensor(names, tensor, known.pop(), module_type, certain)
+
+
+def check_storage(one: StoredTensor) -> None:
+    """Raises ValueError, with the tensor's name, where a matrix of its shape cannot be stored as is said."""
+    if one.tensor.ndim > 1:
+        try:
+            check_layout(one.tensor.shape, one.storage.layout, one.storage.blocks, one.storage.interleave)
+        except ValueError as error:
+            raise ValueError(f"{one}: {error}") from None
 
 
 def listed_tensors(named: Iterable[tuple[str, Tensor]]) -> list[StoredTensor]:
     """The tensors of a list of (name, tensor) pairs, of which nothing but the shape is known.
 
-    Raises TypeError if an item is no such pair; ValueError for an empty list, a name given twice, and a tensor given
-    under two names.
+    Raises TypeError for what is no list or an item that is no such pair; ValueError for an empty list, a name given
+    twice, and a tensor given under two names.
 
     >>> import torch
     >>> [str(stored) for stored in listed_tensors([("w", torch.zeros(3, 2))])]
@@ -144,6 +191,8 @@ def listed_tensors(named: Iterable[tuple[str, Tensor]]) -> list[StoredTensor]:
     """
     names: dict[int, str] = {}
     found = []
+    if not isinstance(named, Iterable) or isinstance(named, Tensor):
+        raise TypeError(f"a model or a list of (name, tensor) pairs is needed; got {type(named).__name__}")
     for item in named:
         if not (isinstance(item, (tuple, list)) and len(item) == 2 and isinstance(item[0], str)):
             raise TypeError(f"a model or a list of (name, tensor) pairs is needed; got an item {type(item).__name__}")
@@ -155,7 +204,7 @@ def listed_tensors(named: Iterable[tuple[str, Tensor]]) -> list[StoredTensor]:
         if id(tensor) in names:
             raise ValueError(f"{names[id(tensor)]!r} and {name!r} are the same tensor; give it once")
         names[id(tensor)] = name
-        found.append(StoredTensor((name,), tensor, "tensor", "out,in", (), "tensor"))
+        found.append(StoredTensor((name,), tensor, replace(UNKNOWN, kind="tensor"), "tensor"))
     if not found:
         raise ValueError("the list of named tensors is empty; there is nothing to optimize")
     return found

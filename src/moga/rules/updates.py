@@ -179,7 +179,7 @@ def update_scale(update: Mapping[str, Any], out: int, in_: int) -> float:
 
 
 def _word(key: str, value: Any, table: Any) -> Any:
-    if value not in table:
+    if not isinstance(value, str) or value not in table:
         words = sorted(table) if key == "norm" else table
         where = f"{key} {value!r} in an update; the {key}s are" if key == "norm" else f"{key} {value!r}; the words are"
         raise ValueError(f"unknown {where} {', '.join(words)}")

@@ -1,0 +1,246 @@
+/* One step of many matrices in one pass over memory; moga/optim/update.py says the same in tensor operations.
+ *
+ * Compiled once for each dtype of the weights: STORED is that dtype, `real` the one of state and arithmetic, `wide` the
+ * one of sums: its exponent has room for the square of every `real`, so no sum overflows or vanishes and no entry has
+ * to be scaled first. No result depends on the number of threads: a row, and a column, is summed by one thread in one
+ * order, and without contraction to fused multiply-adds every entry is rounded alike wherever a loop is cut.
+ */
+#include <math.h>
+#include <omp.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#if defined(STORED_float64)
+typedef double real, stored;
+typedef long double wide;
+#define ROOT sqrtl
+#else
+typedef float real;
+typedef double wide;
+#define ROOT sqrt
+#endif
+
+#if defined(STORED_bfloat16)
+typedef uint16_t stored;
+static inline real widen(stored x) {
+    uint32_t bits = (uint32_t)x << 16;
+    real y;
+    memcpy(&y, &bits, sizeof y);
+    return y;
+}
+static inline stored narrow(real y) { /* to the nearest, ties to even; a NaN must not round to Inf */
+    uint32_t bits;
+    memcpy(&bits, &y, sizeof bits);
+    uint32_t rounded = (bits + 0x7fff + ((bits >> 16) & 1)) >> 16;
+    return (stored)(y != y ? 0x7fc0 : rounded);
+}
+#else
+#if defined(STORED_float16)
+typedef _Float16 stored;
+#elif defined(STORED_float32)
+typedef float stored;
+#endif
+static inline real widen(stored x) { return (real)x; }
+static inline stored narrow(real y) { return (stored)y; }
+#endif
+
+enum { SIGN, ROWS, COLUMNS, ADAM };             /* what is normalised: nothing, stored rows, stored columns */
+enum { CHUNK = 16384, STRIPE = 1024, SCRATCH = 1 << 20 }; /* entries of one task; columns of one task; rows */
+enum { WEIGHT, GRAD, FIRST, SECOND, STEP, KEYS }; /* the addresses of a tensor; FIRST is 0 where no momentum is kept */
+
+typedef struct { /* a matrix within a tensor: `rows` runs of `cols` entries, `stride` entries apart */
+    int64_t tensor, offset, rows, cols, stride;
+    double scale;
+} Job;
+
+typedef struct {
+    double lr, decay, b1, b2, eps; /* decay: what lr is multiplied by; b1, b2: momentum and lookahead, or Adam's betas */
+} Numbers;
+
+typedef struct { /* one matrix of this step */
+    stored *weight;
+    const stored *grad;
+    real *first, *second;
+    double size; /* lr times scale, for Adam over the bias of the first average too */
+    double root; /* Adam: one over the square root of the bias of the second average */
+} Matrix;
+
+typedef struct { /* of a + t (b - a) */
+    real t;
+    int far;
+} Mix;
+
+static inline Mix mix(double t) { return (Mix){(real)(t < 0.5 ? t : 1 - t), !(t < 0.5)}; }
+
+/* a + t (b - a) from the nearer end: `b` itself at t = 1 and where a == b */
+static inline real lerp(real a, real b, Mix c) {
+    real from = c.far ? b : a, to = c.far ? a : b;
+    return from + c.t * (to - from);
+}
+
+/* The two factors whose product is size / norm, the first a power of two near 1 / norm: x * a * b is then the quotient
+ * also where one over the norm, or the size over it, is not a number of `real`. Zero stays zero; not finite is NaN. */
+static inline void inverse(wide sum, double size, real *a, real *b) {
+    wide norm = ROOT(sum);
+    if (!(norm > 0 && isfinite(norm))) {
+        *a = 1, *b = norm == 0 ? 0 : (real)NAN;
+        return;
+    }
+    int most = sizeof(real) == 4 ? 126 : 1022, exponent = -ilogb((double)norm);
+    exponent = exponent > most ? most : exponent < -most ? -most : exponent;
+    *a = (real)ldexp(1, exponent), *b = (real)(size / (norm * (wide)ldexp(1, exponent)));
+}
+
+#define INLINE static inline __attribute__((always_inline))
+
+/* L of entry j; `kept` says whether there is a momentum */
+#define AHEAD(g, m, j) (kept ? lerp(widen((g)[j]), (m)[j], ahead) : widen((g)[j]))
+
+INLINE void sign_run(const Matrix *X, int64_t at, int64_t n, Numbers c, const int kept) {
+    stored *restrict w = X->weight + at;
+    const stored *restrict g = X->grad + at;
+    real *restrict m = kept ? X->first + at : 0;
+    const real keep = 1 - c.lr * c.decay, size = X->size;
+    const Mix ahead = mix(c.b2), rate = mix(1 - c.b1);
+#pragma omp simd
+    for (int64_t j = 0; j < n; j++) {
+        real L = AHEAD(g, m, j), D = (real)((L > 0) - (L < 0)) + 0 * L; /* NaN where L is not finite */
+        if (kept) m[j] = lerp(m[j], widen(g[j]), rate);
+        w[j] = narrow(widen(w[j]) * keep - D * size);
+    }
+}
+
+INLINE void row(const Matrix *X, int64_t at, int64_t n, Numbers c, const int kept) {
+    stored *restrict w = X->weight + at;
+    const stored *restrict g = X->grad + at;
+    real *restrict m = kept ? X->first + at : 0;
+    const real keep = 1 - c.lr * c.decay;
+    const Mix ahead = mix(c.b2), rate = mix(1 - c.b1);
+    wide sum = 0;
+    real a, b;
+#pragma omp simd reduction(+ : sum)
+    for (int64_t j = 0; j < n; j++) {
+        wide L = AHEAD(g, m, j);
+        sum += L * L;
+    }
+    inverse(sum, X->size, &a, &b);
+#pragma omp simd
+    for (int64_t j = 0; j < n; j++) {
+        real L = AHEAD(g, m, j);
+        if (kept) m[j] = lerp(m[j], widen(g[j]), rate);
+        w[j] = narrow(widen(w[j]) * keep - L * a * b);
+    }
+}
+
+/* n <= STRIPE columns. L is kept between the two looks, in the cache for the most part: `scratch` of rows * n entries. */
+INLINE void columns(const Matrix *X, int64_t at, int64_t n, const Job *job, real *scratch, Numbers c, const int kept) {
+    const real keep = 1 - c.lr * c.decay;
+    const Mix ahead = mix(c.b2), rate = mix(1 - c.b1);
+    wide sums[STRIPE] = {0};
+    real a[STRIPE], b[STRIPE];
+    for (int64_t i = 0; i < job->rows; i++) {
+        const stored *restrict g = X->grad + at + i * job->stride;
+        real *restrict m = kept ? X->first + at + i * job->stride : 0, *restrict L = scratch + i * n;
+#pragma omp simd
+        for (int64_t j = 0; j < n; j++) {
+            L[j] = AHEAD(g, m, j);
+            if (kept) m[j] = lerp(m[j], widen(g[j]), rate);
+            sums[j] += (wide)L[j] * L[j];
+        }
+    }
+    for (int64_t j = 0; j < n; j++) inverse(sums[j], X->size, a + j, b + j);
+    for (int64_t i = job->rows - 1; i >= 0; i--) {
+        stored *restrict w = X->weight + at + i * job->stride;
+        const real *restrict L = scratch + i * n;
+#pragma omp simd
+        for (int64_t j = 0; j < n; j++) w[j] = narrow(widen(w[j]) * keep - L[j] * a[j] * b[j]);
+    }
+}
+
+static void adam_run(const Matrix *X, int64_t at, int64_t n, Numbers c) {
+    stored *restrict w = X->weight + at;
+    const stored *restrict g = X->grad + at;
+    real *restrict m = X->first + at, *restrict v = X->second + at;
+    const real keep = 1 - c.lr * c.decay, size = X->size, root = X->root, eps = c.eps;
+    const Mix rate = mix(1 - c.b1), slow = mix(1 - c.b2);
+#pragma omp simd
+    for (int64_t j = 0; j < n; j++) {
+        real x = widen(g[j]), mean = lerp(m[j], x, rate), square = lerp(v[j], x * x, slow);
+        square = square != square ? (real)INFINITY : square; /* Inf - Inf; a NaN of the gradient is in `mean` too */
+        real below = (real)sqrt(square) * root + eps;
+        real D = below == 0 ? 0 : mean / below; /* eps = 0: an entry that never had a gradient rests */
+        m[j] = mean, v[j] = square;
+        w[j] = narrow(widen(w[j]) * keep - D * size);
+    }
+}
+
+static int64_t stripe(const Job *job) { int64_t n = SCRATCH/job->rows/64*64; return n<64?64:n>STRIPE?STRIPE:n; }
+static int64_t parts(const Job *job, int kind) { /* the tasks of a job */
+    if (job->rows * job->cols == 0) return 0;
+    if (kind == COLUMNS) return (job->cols + stripe(job) - 1) / stripe(job);
+    if (kind == ROWS) {
+        int64_t each = CHUNK / job->cols + 1;
+        return (job->rows + each - 1) / each;
+    }
+    return job->rows * ((job->cols + CHUNK - 1) / CHUNK);
+}
+
+INLINE void run(const Matrix *X, const Job *job, int kind, int64_t part, real *scratch, Numbers c, const int kept) {
+    if (kind == ROWS) {
+        int64_t each = CHUNK / job->cols + 1, end = (part + 1) * each;
+        for (int64_t i = part * each; i < job->rows && i < end; i++) row(X, i * job->stride, job->cols, c, kept);
+        return;
+    }
+    int64_t most = kind == COLUMNS ? stripe(job) : CHUNK, across = (job->cols + most - 1) / most;
+    int64_t from = part % across * most, n = job->cols - from < most ? job->cols - from : most;
+    int64_t at = part / across * job->stride + from;
+    if (kind == COLUMNS) columns(X, from, n, job, scratch, c, kept);
+    else if (kind == ADAM) adam_run(X, at, n, c);
+    else sign_run(X, at, n, c, kept);
+}
+
+static Matrix matrix(const Job *job, int kind, int64_t *const *at, Numbers c) {
+    int64_t *const *its = at + KEYS * job->tensor;
+    Matrix X = {(stored *)its[WEIGHT] + job->offset, (stored *)its[GRAD] + job->offset, 0, 0, c.lr * job->scale, 1};
+    if (its[FIRST]) X.first = (real *)its[FIRST] + job->offset;
+    if (kind == ADAM) {
+        double t = *(float *)its[STEP];
+        X.second = (real *)its[SECOND] + job->offset;
+        X.size /= 1 - pow(c.b1, t);
+        X.root = 1 / sqrt(1 - pow(c.b2, t));
+    }
+    return X;
+}
+
+/* at: KEYS addresses for each tensor. Returns 0, or 1 where there was no memory (then nothing was changed). */
+int moga_step(int64_t *const *at, int64_t tensors, const Job *jobs, int64_t count, Numbers c, int kind, int threads) {
+    int64_t *ends = malloc((count + 1) * sizeof *ends), total = 0, entries = 0;
+    if (!ends) return 1;
+    for (int64_t k = 0; k < count; k++) {
+        ends[k] = total += parts(jobs + k, kind);
+        entries += jobs[k].rows * jobs[k].cols;
+    }
+    int64_t room = 0;
+    if (kind == COLUMNS) for (int64_t k = 0; k < count; k++) {int64_t x = stripe(jobs+k) * jobs[k].rows; room = x > room ? x : room;}
+    real *scratch = malloc(room * threads * sizeof(real) + 1);
+    if (kind == ADAM)
+        for (int64_t i = 0; i < tensors; i++) *(float *)at[KEYS * i + STEP] += 1;
+#pragma omp parallel for schedule(dynamic) num_threads(threads) if (entries > 2 * CHUNK && threads > 1)
+    for (int64_t task = 0; task < total; task++) {
+        int64_t low = 0, high = count - 1; /* the first job that ends after this task */
+        while (low < high) {
+            int64_t middle = (low + high) / 2;
+            if (ends[middle] > task) high = middle;
+            else low = middle + 1;
+        }
+        Matrix X = matrix(jobs + low, kind, at, c);
+        real *own = scratch + room * omp_get_thread_num();
+        int64_t part = task - (low ? ends[low - 1] : 0);
+        if (X.first) run(&X, jobs + low, kind, part, own, c, 1);
+        else run(&X, jobs + low, kind, part, own, c, 0);
+    }
+    free(scratch);
+    free(ends);
+    return 0;
+}

@@ -1,0 +1,68 @@
+"""The error for parameters whose role nothing settles; its example, pasted as it stands, settles every one of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from fnmatch import fnmatchcase
+from itertools import takewhile
+from typing import Any
+
+from moga.rules.storage import StoredTensor
+
+FEATURES = (
+    "This is a base model: it ends in features, and what it feeds is not part of it. If those features grow with "
+    "width, all of its linear maps are hidden."
+)
+
+
+def likely(one: StoredTensor) -> str | dict[str, Any]:
+    """A statement that a tensor may have: "hidden" where it is a matrix; an example, not an answer."""
+    if one.kind in ("lookup", "tied"):
+        return "tied"
+    if one.kind in ("unknown", "tensor") and one.tensor.ndim > 2:
+        return {"role": "hidden", "layout": "stack,out,in" if one.tensor.ndim == 3 else "out,in,k"}
+    return "hidden"
+
+
+def open_message(
+    linear: Sequence[StoredTensor],
+    unknown: Sequence[StoredTensor],
+    ends: tuple[bool, bool],
+    rest: dict[str, str] | None,
+) -> str:
+    """The text of the error.
+
+    ``linear`` are linear maps that may be the first, the last or between; ``ends`` says whether the inputs and the
+    outputs are known. ``rest``, not None for a base model, has the roles of the tensors that are settled, by name.
+    """
+    lines = [f"  {one}" for one in (*linear, *unknown)]
+    reasons, example = [], {}
+    if linear and rest is not None:
+        reasons.append(FEATURES)
+        example = _hidden_layers([one.names[0] for one in linear], rest)
+    elif linear:
+        reasons.append("Which linear map is the first and which the last does not follow from the modules.")
+        example = _ends([one.names[0] for one in linear], *ends)
+    if unknown:
+        reasons.append("What a module of unknown type does with a tensor is not known; a matrix is read as (out, in).")
+        example |= {one.names[0]: likely(one) for one in unknown}
+    how = f"{' '.join(reasons)} State roles by name, for example\n  roles={example}"
+    return "\n".join([f"parameters without a role ({len(lines)}):", *lines, how])
+
+
+def _ends(names: Sequence[str], inputs: bool, outputs: bool) -> dict[str, Any]:
+    first, last = names[0], names[-1]
+    if len(names) > 1 and not inputs and not outputs:
+        return {"*": "hidden", first: "input", last: "output"}
+    if not inputs and not outputs:
+        return {first: "hidden"}
+    return {last: "output"} if inputs else {first: "input"}
+
+
+def _hidden_layers(names: Sequence[str], rest: dict[str, str]) -> dict[str, Any]:
+    """One pattern for all of ``names``, and then one for each kind of parameter that it should not have covered."""
+    shared = takewhile(lambda steps: len(set(steps)) == 1, zip(*(name.split(".")[:-1] for name in names), strict=False))
+    pattern = ".".join([*(steps[0] for steps in shared), "*"])
+    others = {name: role for name, role in rest.items() if fnmatchcase(name, pattern) and role in ("input", "output")}
+    any_layer = {".".join("*" if step.isdigit() else step for step in name.split(".")): r for name, r in others.items()}
+    return {pattern: "hidden", **any_layer}

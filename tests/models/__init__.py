@@ -1,0 +1,1 @@
+"""Tiny models that many tests share."""
