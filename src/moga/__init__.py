@@ -6,8 +6,10 @@ from moga.geometry.network import block_norm
 from moga.geometry.norms import NORMS, OperatorNorm
 from moga.optim.build import optimizer
 from moga.optim.steepest_descent import SteepestDescent
+from moga.rules.base import save_base
 from moga.rules.groups import describe, param_groups
 from moga.rules.init import initialize_
+from moga.rules.logits import fold_logits_, scale_logits_
 from moga.rules.recipes import RECIPES
 from moga.rules.roles import find_roles
 
@@ -19,10 +21,13 @@ __all__ = [
     "block_norm",
     "describe",
     "find_roles",
+    "fold_logits_",
     "initialize_",
     "modular_norm",
     "norm",
     "optimizer",
     "param_groups",
+    "save_base",
+    "scale_logits_",
 ]
 __version__ = "0.1.0"

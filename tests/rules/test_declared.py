@@ -109,7 +109,9 @@ def test_a_matrix_of_the_declared_class_itself_comes_before_those_inside_of_it()
 def test_base_models():
     assert is_base_model(build("llama", 32).model)
     assert is_base_model(nn.DataParallel(build("gpt2", 32).transformer))
+    assert is_base_model(torch.compile(build("gpt2", 32).transformer))
     assert not is_base_model(build("llama", 32))
+    assert not is_base_model(build("llama", 32, tie_word_embeddings=True))
     assert not is_base_model(nn.Linear(2, 2))
 
 

@@ -63,6 +63,15 @@ def test_gradients_are_multiplied_too():
     torch.testing.assert_close(grads[1], grads[0] / 4)
 
 
+@pytest.mark.parametrize("width", [32, 512])
+def test_a_multiplied_tied_matrix_starts_as_at_the_base(width):
+    """So that a step of lr is the same part of it at every width."""
+    model = moga.initialize_(moga.scale_logits_(tied(width), base_width=64), "moga-row")
+    assert model.lm_head.weight.std().item() == pytest.approx(64**-0.5, rel=0.05)
+    plain = moga.initialize_(tied(width), "moga-row")
+    assert plain.lm_head.weight.std().item() == pytest.approx(width**-0.5, rel=0.05)
+
+
 @pytest.mark.parametrize("recipe", ["moga-row", "mup-adamw", "muon"])
 def test_an_output_of_its_own_takes_the_same_step_with_and_without(recipe):
     """Multiplied logits, and a step divided by the multiplier: the map moves as before."""

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from moga import norm
-from moga.rules.transfer import effective_fan, initial_std
+from moga.rules.transfer import effective_fan, initial_std, logit_multiplier
 
 FANS = [  # role, out, in, lookup, fan
     ("hidden", 256, 64, False, (256, 64)),
@@ -54,3 +54,15 @@ def test_a_hidden_matrix_starts_at_one_plus_the_root_of_its_aspect(out, in_):
     torch.manual_seed(0)
     W = torch.randn(out, in_, dtype=torch.float64) * initial_std("hidden", out, in_)
     assert float(norm("spectral").measure(W)) == pytest.approx(1 + math.sqrt(min(out, in_) / max(out, in_)), rel=0.05)
+
+
+@pytest.mark.parametrize(("base_width", "width", "multiplier"), [(64, 64, 1.0), (64, 512, 0.125), (96, 64, 1.5)])
+def test_logit_multiplier(base_width, width, multiplier):
+    assert logit_multiplier(base_width, width) == multiplier
+    assert initial_std("tied", width, 9, logit_scale=multiplier) == pytest.approx(base_width**-0.5, rel=1e-12)
+
+
+@pytest.mark.parametrize(("base_width", "width", "word"), [(0, 4, "base_width"), (4, 2.0, "width"), (True, 4, "base_")])
+def test_no_width(base_width, width, word):
+    with pytest.raises(ValueError, match=f"{word}.* must be a whole number of at least 1, the number of features; got"):
+        logit_multiplier(base_width, width)

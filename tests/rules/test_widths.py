@@ -260,6 +260,23 @@ def test_other_blocks_at_the_base():
 # Heads
 
 
+@pytest.mark.parametrize(
+    ("family", "changes"),
+    [
+        ("llama", {"head_dim": 32}),
+        ("gpt_neox", {"num_attention_heads": 2}),
+        ("deepseek_v3", {"qk_nope_head_dim": 44}),
+        ("mpt", {"n_heads": 2}),
+    ],
+)
+def test_the_error_about_heads_says_what_mends_it(family, changes):
+    small, large = build(family, 32), build(family, 64, **changes)
+    with pytest.raises(ValueError, match=r"has heads of \d+ features, and of \d+ at the base") as caught:
+        moga.param_groups(large, "mup-adamw", base=small)
+    exec(str(caught.value).partition("for example\n  ")[2].replace("\n  ", "\n"), {"model": large})
+    assert moga.param_groups(large, "mup-adamw", base=small)
+
+
 def test_heads_of_another_size_need_products_scaled_by_it():
     small, large = build("llama", 32, head_dim=8), build("llama", 64, head_dim=32)
     text = (

@@ -28,8 +28,9 @@ from moga.rules.roles import Assignment, OpenRoles, find_roles
 VERSION = 1  # of the saved form
 WRAPPERS = ("module", "_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module")
 # An attention module's attributes: the features of one head, and what multiplies the products of queries and keys.
+# (Falcon's and BLOOM's inv_norm_factor is not one of them: Falcon reads it in only some of its paths.)
 HEAD_SIZES = ("qk_head_dim", "head_dim", "head_size")
-HEAD_SCALES = ("scaling", "inv_norm_factor", "softmax_scale")
+HEAD_SCALES = ("scaling", "softmax_scale")
 
 Sizes = tuple[tuple[int, int, int], ...]  # (number of matrices, out, in) of each logical block
 Base = Any  # a model, (name, tensor) pairs, a config, the dict or the path of what save_base wrote

@@ -40,13 +40,11 @@ def _got(module: nn.Module, getters: tuple[str, ...]) -> Iterator[Any]:
 
 
 def is_base_model(model: nn.Module) -> bool:
-    """Whether the whole model, inside of wrappers, is one of transformers' that declare to be without an output."""
-    for module in model.modules():
-        if callable(getattr(module, "get_input_embeddings", None)):
-            inside = {id(parameter) for parameter in module.parameters()}
-            whole = inside == {id(parameter) for parameter in model.parameters()}
-            return whole and getattr(module, "base_model", None) is module
-    return False
+    """Whether the whole model, inside of wrappers, is what transformers calls a base model: one without an output."""
+    everything = {id(parameter) for parameter in model.parameters()}
+    bases = (getattr(module, "base_model", None) for module in model.modules())
+    inside = ({id(parameter) for parameter in base.parameters()} for base in bases if isinstance(base, nn.Module))
+    return everything in inside and not declared_outputs(model)
 
 
 def _label_head(module: nn.Module) -> nn.Linear | None:

@@ -30,14 +30,14 @@ def initialize_(
 ) -> nn.Module:
     """Give every trainable parameter of the model its starting value, in place, and return the model.
 
-    Matrices get independent normal entries of :func:`moga.rules.transfer.initial_std`, block by block where one
-    tensor holds several; the output starts at zero. A map inside the model that only has the role of an output (a
-    router, a projection to a fixed rank) starts as a hidden one: from zeros it would choose nothing, or pass nothing
-    on. The tables that a model adds to the inputs that it declares (positions, token types) start at zero: a random
-    code of a token's size would be noise on every token. Gains start at the value at which they do nothing, biases
-    (those of stacked experts too) and the rows of padding tokens at zero. Any other vector or scalar (a temperature,
-    a layer's scale) has no known start: state its role, ``roles={"*.temperature": "vector"}``, to keep the value
-    that it has.
+    Matrices get independent normal entries of :func:`moga.rules.transfer.initial_std`, block by block where one tensor
+    holds several; the output starts at zero. A tied matrix whose logits :func:`moga.scale_logits_` multiplies starts as
+    at the base. A map inside the model that only has the role of an output (a router, a projection to a fixed rank)
+    starts as a hidden one: from zeros it would choose nothing, or pass nothing on. The tables that a model adds to the
+    inputs that it declares (positions, token types) start at zero: a random code of a token's size would be noise on
+    every token. Gains start at the value at which they do nothing, biases (those of stacked experts too) and the rows
+    of padding tokens at zero. Any other vector or scalar (a temperature, a layer's scale) has no known start: state its
+    role, ``roles={"*.temperature": "vector"}``, to keep the value that it has.
 
     The rule is the same for every ``recipe``: what stays constant over width is the spectral size, because random
     entries are not aligned; the norm of the recipe measures updates, which are. Only where the recipe holds matrices

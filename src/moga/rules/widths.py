@@ -21,7 +21,7 @@ from dataclasses import dataclass, replace
 
 from torch import Tensor, nn
 
-from moga.rules.base import Base, Matrix, Sizes, as_matrix, assignments, heads_of, read_base
+from moga.rules.base import HEAD_SCALES, Base, Matrix, Sizes, as_matrix, assignments, heads_of, read_base
 from moga.rules.logits import user_level
 from moga.rules.match import SAME, Index, label
 from moga.rules.patterns import match_patterns
@@ -212,8 +212,10 @@ def _check_heads(model: nn.Module, index: Index) -> None:
         if not (scale and base_scale):
             warnings.warn(f"{text}. Which scale it has is not known here.", stacklevel=user_level())
             return
+        right = base_scale * base_size / size
+        key = next(key for key in HEAD_SCALES if any(hasattr(module, key) for module in model.modules()))
         raise ValueError(
-            f"{text}: it scales by {scale:.4g}, which should be {base_scale * base_size / size:.4g}, for example\n"
-            f"  for module in model.modules():\n    if hasattr(module, 'scaling'):\n"
-            f"      module.scaling = {base_scale * base_size:.6g} / module.head_dim"
+            f"{text}: it scales by {scale:.4g}, which should be {right:.4g}, for example\n"
+            f"  for module in model.modules():\n    if hasattr(module, {key!r}):\n"
+            f"      module.{key} *= {right / scale:.6g}"
         )
