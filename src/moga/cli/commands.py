@@ -9,6 +9,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 
+from moga.cli.balls import balls
+from moga.cli.check import check, show_check
+from moga.cli.smoothness import show, smoothness
+
 if TYPE_CHECKING:
     from moga.study.sweep import Outcome
 
@@ -124,10 +128,13 @@ def _counts(outcome: Outcome) -> str:
 
 @app.command()
 def report(
-    directory: Annotated[Path, typer.Argument(help="Directory that `moga transfer` wrote.")],
+    directory: Annotated[Path, typer.Argument(help="Directory that a study wrote: transfer, smoothness or check.")],
 ) -> None:
     """Write report.html and the figures again, from the records of a directory."""
-    _report(directory)
+    from moga.study.records import read_study
+
+    shows = {"smoothness": show, "check": show_check}
+    shows.get(read_study(directory)["settings"].get("measure"), _report)(directory)
 
 
 def _report(directory: Path) -> None:
@@ -167,3 +174,8 @@ def inspect(
     total = sum(parameter.numel() for group in groups for parameter in group["params"])
     typer.echo(f"{family}, width {width}, {settings.layers} layers, {total:,} parameters, recipe {recipe}")
     typer.echo(describe(groups))
+
+
+app.command()(balls)
+app.command()(smoothness)
+app.command()(check)

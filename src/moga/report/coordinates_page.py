@@ -1,0 +1,216 @@
+"""The figures, the page and the text of a coordinate check."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Sequence
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, StrictUndefined
+from markupsafe import Markup
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from plotly.offline import get_plotlyjs
+
+from moga.report.axes import octave_ticks
+from moga.report.causes import causes, offending, verdict
+from moga.report.coordinates import RMS, Check, Parameter, load_check
+from moga.report.plots import GRID, base_layout
+from moga.report.slopes import Finding
+
+__all__ = ["check_figure", "check_png", "module_rows", "parameter_rows", "text", "write_check_report"]
+
+_DOTS_PER_INCH = 110
+# what a line's module does -> colour, dash and width: told apart without colour too.
+STYLES = {"fails": ("#C2410C", "solid", 2.0), "undecided": ("#7A5C00", "dash", 1.6), "passes": ("#5b6f8f", "dot", 1.0)}
+PICTURES = {"start": "size at the start", "change": "change after the last step"}
+Line = tuple[str, str, list[float]]  # name of a module, verdict on what is shown, relative sizes
+SHOWN = 8  # rows of a table in a terminal
+
+
+def write_check_report(directory: str | Path) -> tuple[Path, list[Check]]:
+    """Write ``report.html`` and ``check.png`` beside the records; return the page's path and the cases.
+
+    Raises StudyError where the directory holds no check, or one that is not finished.
+    """
+    directory = Path(directory)
+    checks = load_check(directory)
+    check_png(checks).savefig(directory / "check.png", dpi=_DOTS_PER_INCH, facecolor="white")
+    page = directory / "report.html"
+    page.write_text(_render(checks), encoding="utf-8")
+    return page, checks
+
+
+def text(checks: Sequence[Check]) -> str:
+    """The verdict of each case, and the first modules that do not pass, with their slopes."""
+    blocks = []
+    for check in checks:
+        rows = [module for module, _ in offending(check)]
+        lines = [verdict(check)]
+        if rows:
+            cells = [("module", "start", "change", "own", "verdict")]
+            cells += [(one.name, str(one.start), str(one.change), str(one.own), one.word) for one in rows[:SHOWN]]
+            widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+            lines += ["  " + "  ".join(map(str.ljust, row, widths)).rstrip() for row in cells]
+            lines += [f"  and {len(rows) - SHOWN} more"] if len(rows) > SHOWN else []
+        blocks.append("\n".join(lines))
+    return "\n\n".join(blocks)
+
+
+def module_rows(check: Check) -> list[dict[str, Any]]:
+    """One row per module, those that do not pass first, each with its cause."""
+    texts = causes(check)
+    first = [module for module, _ in offending(check)]
+    rest = [module for module in check.modules if module not in first]
+    return [
+        {
+            "name": module.name,
+            "type": module.type,
+            "word": module.word,
+            "start": str(module.start),
+            "changes": [str(found) for found in module.changes],
+            "own": str(module.own),
+            "one": str(module.others["1"]),
+            "largest": str(module.others["inf"]),
+            "cause": texts.get(module.name, ""),
+        }
+        for module in [*first, *rest]
+    ]
+
+
+def parameter_rows(check: Check) -> list[dict[str, str]]:
+    """One row per parameter: role, fan at the largest size, and slopes of its entries, its update and its scale."""
+    found: dict[str, Parameter] = {one.name: one for module in check.modules for one in module.parameters}
+    largest = check.sizes[-1]
+    return [
+        {
+            "name": one.name,
+            "role": one.role or "unknown",
+            "norm": one.norm or "",
+            "fan": ", ".join(map(str, one.fans.get(largest) or [])),
+            "weight": str(one.weight),
+            "update": str(one.update),
+            "scale": _plain(one.scale),
+            "rule": _plain(one.rule),
+        }
+        for one in found.values()
+    ]
+
+
+def _plain(value: float | None) -> str:
+    return "" if value is None else f"{value:+.2f}"
+
+
+def _render(checks: Sequence[Check]) -> str:
+    """The page as one string of HTML that opens without a network."""
+    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+    study = checks[0].study
+    figures = [check_figure(check, what) for check in checks for what in PICTURES]
+    return environment.from_string(_resource("coordinates.html")).render(
+        model=study["settings"]["model"],
+        over=study["settings"]["over"],
+        mark=f"{study['settings']['mark']:g}",
+        cases=[
+            {
+                "title": check.title,
+                "word": check.word,
+                "verdict": verdict(check),
+                "modules": module_rows(check),
+                "parameters": parameter_rows(check),
+            }
+            for check in checks
+        ],
+        pictures=list(PICTURES.values()),
+        settings=study["settings"] | {f"corpus {name}": value for name, value in study["corpus"].items()},
+        commands=study["commands"],
+        runs=sum(len(check.records) for check in checks),
+        rates={check.title: check.records[0]["config"]["lr"] for check in checks},
+        sizes=", ".join(map(str, checks[0].sizes)),
+        seeds=len({record["config"]["seed"] for record in checks[0].records}),
+        figures=Markup(json.dumps(figures, allow_nan=False, separators=(",", ":")).replace("<", "\\u003c")),
+        style=Markup(_resource("style.css")),
+        plotly=Markup(get_plotlyjs()),
+    )
+
+
+def _resource(name: str) -> str:
+    return files("moga.report").joinpath(name).read_text(encoding="utf-8")
+
+
+def _lines(check: Check, what: str) -> list[Line]:
+    """(module, verdict on what is shown, line) of each module that has a slope, the worst last, which is on top.
+
+    A line is the geometric mean over seeds at each size, over that of the smallest one.
+    """
+    found = []
+    for module in check.modules:
+        finding: Finding = getattr(module, what)
+        if finding.slope is None:
+            continue
+        at = (lambda one: one["start"][RMS]) if what == "start" else (lambda one: one["change"][-1][RMS])
+        values = check.values("modules", module.name, at)
+        means = [sum(math.log(value or 1.0) for value in many.values()) / len(many) for many in values.values()]
+        found.append((module.name, finding.word, [math.exp(mean - means[0]) for mean in means]))
+    return sorted(found, key=lambda one: -list(STYLES).index(one[1]))
+
+
+def _range(many: Sequence[Sequence[Line]]) -> tuple[float, float]:
+    """The range of relative sizes, at least from a half to two: what is flat looks flat."""
+    numbers = [number for lines in many for _, _, line in lines for number in line]
+    return min([0.5, *numbers]) / 1.1, max([2.0, *numbers]) * 1.1
+
+
+def check_figure(check: Check, what: str) -> dict[str, Any]:
+    """Size against width, relative to the smallest, as a plotly dictionary: a line per module; flat is right."""
+    layout = base_layout(check.settings["over"], f"{PICTURES[what]}, relative")
+    layout["xaxis"] |= {"type": "log", "tickvals": check.sizes, "ticktext": [str(size) for size in check.sizes]}
+    layout["xaxis"]["range"] = [math.log10(check.sizes[0] / 1.1), math.log10(check.sizes[-1] * 1.1)]
+    lines = _lines(check, what)
+    low, high = _range([lines])
+    ticks = [2.0**power for power in octave_ticks(math.log2(low), math.log2(high))]
+    layout["yaxis"] |= {
+        "type": "log",
+        "range": [math.log10(low), math.log10(high)],
+        "tickvals": ticks,
+        "ticktext": [f"{tick:g}" for tick in ticks],
+    }
+    traces: list[dict[str, Any]] = []
+    for name, word, line in lines:
+        colour, dash, width = STYLES[word]
+        traces.append(
+            {"type": "scatter", "mode": "lines", "name": name, "x": check.sizes, "y": line,
+             "line": {"color": colour, "dash": dash, "width": width},
+             "hovertemplate": f"<b>{name}</b>: {word}<br>%{{x}}: %{{y:.3g}}<extra></extra>"}
+        )  # fmt: skip
+    return {"data": traces, "layout": layout}
+
+
+def check_png(checks: Sequence[Check]) -> Figure:
+    """A row per case: sizes at the start, and changes after the last step, with one scale."""
+    figure = Figure(figsize=(8.2, 2.7 * len(checks) + 0.4), layout="constrained")
+    panels = figure.subplots(len(checks), len(PICTURES), sharey=True, squeeze=False)
+    lines = {(row, what): _lines(check, what) for row, check in enumerate(checks) for what in PICTURES}
+    for (row, what), panel in zip(lines, panels.flat, strict=True):
+        _draw(panel, checks[row], what, lines[row, what])
+        panel.set_ylim(*_range(list(lines.values())))
+    for row in panels:
+        row[0].set_ylabel("relative size", fontsize=8.5)
+    for panel in panels[-1]:
+        panel.set_xlabel(checks[0].settings["over"], fontsize=8.5)
+    return figure
+
+
+def _draw(panel: Axes, check: Check, what: str, lines: Sequence[Line]) -> None:
+    for _, word, line in lines:
+        colour, dash, width = STYLES[word]
+        panel.plot(check.sizes, line, {"solid": "-", "dash": "--", "dot": ":"}[dash], color=colour, linewidth=width)
+    panel.set_xscale("log", base=2)
+    panel.set_yscale("log", base=2)
+    panel.set_xticks(check.sizes, [str(size) for size in check.sizes])
+    panel.minorticks_off()
+    panel.grid(color=GRID, linewidth=0.8)
+    panel.set_title(f"{check.title}: {check.word}\n{PICTURES[what]}", loc="left", fontsize=8.5)
+    panel.spines[["top", "right"]].set_visible(False)

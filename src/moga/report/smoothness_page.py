@@ -1,0 +1,150 @@
+"""The figures and the page of a study of smoothness."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, StrictUndefined
+from markupsafe import Markup
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from plotly.offline import get_plotlyjs
+
+from moga.report.plots import GRID, base_layout
+from moga.report.smoothness import AXES, CONSTANTS, FROM_BELOW, Constants, case_words, load_constants, tables
+from moga.report.theme import RECIPE_STYLES
+
+__all__ = ["constants_figure", "constants_png", "write_smoothness_report"]
+
+_DOTS_PER_INCH = 160
+Case = Mapping[str, int]
+
+
+def write_smoothness_report(directory: str | Path) -> Path:
+    """Write ``report.html`` and a PNG per axis with more than one size beside the records; return the page's path.
+
+    Raises StudyError where the directory holds no study of smoothness or no finished measurement.
+    """
+    found = load_constants(directory)
+    for axis in AXES:
+        if found.panels(axis):
+            path = found.directory / f"smoothness-{'depth' if axis == 'layers' else axis}.png"
+            constants_png(found, axis).savefig(path, dpi=_DOTS_PER_INCH, facecolor="white")
+    page = found.directory / "report.html"
+    page.write_text(_render(found), encoding="utf-8")
+    return page
+
+
+def _render(found: Constants) -> str:
+    """The page as one string of HTML that opens without a network."""
+    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+    figures = [
+        {"title": f"{CONSTANTS[constant]}; {case_words(axis, case)}", **constants_figure(found, constant, axis, case)}
+        for axis in AXES
+        for case in found.panels(axis)
+        for constant in CONSTANTS
+    ]
+    return environment.from_string(_resource("smoothness.html")).render(
+        family=found.study["settings"]["family"],
+        titles=[figure["title"] for figure in figures],
+        tables=tables(found),
+        settings=found.study["settings"] | {f"corpus {name}": value for name, value in found.study["corpus"].items()},
+        commands=found.study["commands"],
+        runs=len(found.records),
+        from_below=FROM_BELOW,
+        figures=Markup(json.dumps(figures, allow_nan=False, separators=(",", ":")).replace("<", "\\u003c")),
+        style=Markup(_resource("style.css")),
+        plotly=Markup(get_plotlyjs()),
+    )
+
+
+def _resource(name: str) -> str:
+    return files("moga.report").joinpath(name).read_text(encoding="utf-8")
+
+
+def constants_figure(found: Constants, constant: str, axis: str, case: Case) -> dict[str, Any]:
+    """One constant along an axis as a plotly dictionary: a line per norm, both axes in powers of two.
+
+    The dotted line is the theory's power of the width, from the first point.
+    """
+    layout = base_layout(axis, CONSTANTS[constant])
+    layout["xaxis"] |= {"type": "log", "tickvals": found.sizes(axis), "ticktext": [str(x) for x in found.sizes(axis)]}
+    layout["yaxis"] |= {"type": "log"}
+    layout |= {"showlegend": True, "legend": {"orientation": "h", "y": 1.02, "yanchor": "bottom", "x": 0}}
+    traces: list[dict[str, Any]] = []
+    for index, norm in enumerate(found.norms):
+        colour, symbol, _ = RECIPE_STYLES[index % len(RECIPE_STYLES)]
+        line = _line(found, constant, axis, case, norm)
+        common = {"type": "scatter", "legendgroup": norm, "x": [x for x, _ in line]}
+        measured = {
+            "name": norm,
+            "y": [y for _, y in line],
+            "mode": "lines+markers",
+            "line": {"color": colour},
+            "marker": {"color": colour, "symbol": symbol, "size": 9},
+            "hovertemplate": f"<b>{norm}</b><br>{axis} %{{x}}<br>%{{y:.4g}}<extra></extra>",
+        }
+        traces.append(common | measured)
+        if theory := _theory(found, constant, axis, norm, line):
+            dotted = {"color": colour, "dash": "dot", "width": 1.2}
+            drawn = {"name": f"{norm}: theory", "y": theory, "mode": "lines", "line": dotted}
+            traces.append(common | drawn | {"showlegend": False, "hoverinfo": "skip"})
+    return {"data": traces, "layout": layout}
+
+
+def _line(found: Constants, constant: str, axis: str, case: Case, norm: str) -> list[tuple[int, float]]:
+    """(size, geometric mean over seeds) where every seed's value is above 0, so that it has a logarithm."""
+    series = found.series(constant, axis, norm=norm, **case)
+    return [
+        (size, math.exp(sum(map(math.log, values)) / len(values)))
+        for size, values in series.items()
+        if all(value > 0 for value in values)
+    ]
+
+
+def _theory(found: Constants, constant: str, axis: str, norm: str, line: list[tuple[int, float]]) -> list[float] | None:
+    if (axis, constant) != ("width", "smoothness") or not line:
+        return None
+    return [line[0][1] * (size / line[0][0]) ** found.exponent(norm) for size, _ in line]
+
+
+def constants_png(found: Constants, axis: str) -> Figure:
+    """A row of panels per constant, a column per thing held, with one scale in a row."""
+    cases = found.panels(axis)
+    figure = Figure(figsize=(3.9 * len(cases) + 0.5, 3.1 * len(CONSTANTS) + 0.5), layout="constrained")
+    panels = figure.subplots(len(CONSTANTS), len(cases), sharey="row", squeeze=False)
+    for row, constant in enumerate(CONSTANTS):
+        for column, case in enumerate(cases):
+            panel = panels[row][column]
+            _draw(panel, found, constant, axis, case)
+            if column == 0:
+                panel.set_ylabel(CONSTANTS[constant])
+            if row == 0:
+                panel.set_title(case_words(axis, case), loc="left", fontsize=10)
+    handles, labels = panels[0][0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside upper left", ncols=len(handles), frameon=False)
+    return figure
+
+
+def _draw(panel: Axes, found: Constants, constant: str, axis: str, case: Case) -> None:
+    for index, norm in enumerate(found.norms):
+        colour, _, marker = RECIPE_STYLES[index % len(RECIPE_STYLES)]
+        line = _line(found, constant, axis, case, norm)
+        sizes = [size for size, _ in line]
+        panel.plot(sizes, [value for _, value in line], color=colour, marker=marker, markersize=5, label=norm)
+        if theory := _theory(found, constant, axis, norm, line):
+            panel.plot(sizes, theory, ":", color=colour, linewidth=1)
+    panel.set_xscale("log", base=2)
+    panel.set_yscale("log", base=2)
+    panel.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
+    panel.set_xticks(found.sizes(axis), [str(size) for size in found.sizes(axis)])
+    panel.set_xlabel(axis)
+    panel.minorticks_off()
+    panel.grid(color=GRID, linewidth=0.8)
+    panel.set_axisbelow(True)
+    panel.spines[["top", "right"]].set_visible(False)
