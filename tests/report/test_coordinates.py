@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import plotly.graph_objects
 import pytest
@@ -20,15 +21,15 @@ ROLES = {"embed": "input", "up": "hidden", "head": "output"}
 
 
 def module(name, exponents, size, seed):
-    """Sizes width^exponent; inputs of size 1. None: an output of zeros, or nothing of its own."""
-    start, change, own = exponents
+    """Sizes width^exponent; a fourth one is that of the inputs. None: an output of zeros, or nothing of its own."""
+    start, change, own, given = (*exponents, 0)[:4]
     level = 1 + 0.01 * seed
     norms = lambda value: [0.8 * value, value, 3 * value]  # noqa: E731
     return {
         "type": "Linear",
         "parameters": [f"{name}.weight", f"{name}.bias"] if name in ROLES else [],
         "start": [0.0] * 3 if start is None else norms(level * size**start),
-        "input": [] if name == "embed" else [1.0, 1.0],
+        "input": [] if name == "embed" else [float(size**given)] * 2,
         "change": [[0.0] * 3, norms(0.01 * level * size**change)],
         "own": None if own is None else norms(0.01 * level * size**own),
     }
@@ -159,6 +160,31 @@ def test_likely_causes(tmp_path, modules, parameters, expected):
     assert f"fails. {len(expected)} of 4 modules; the first is {first}: {expected[first]}" in verdict(check)
 
 
+def test_what_grows_with_its_input_is_no_cause(tmp_path):
+    """All modules after the table give, move and are moved as much more as they are given: only the table is wrong."""
+    follows = {"up": (0.5, 0.5, 0.5, 0.5), "act": (0.5, 0.5, None, 0.5), "head": (0.5, 0.5, 0.5, 0.5)}
+    check = only(write(tmp_path, {"embed": (0.5, 0, 0)} | follows))
+    assert [text.split(":")[0] for text in causes(check).values()] == [
+        "the initialisation of embed.weight (input)", "follows from embed", "follows from embed", "follows from embed",
+    ]  # fmt: skip
+    assert [one.own.word for one in check.modules] == ["passes", "passes", "none", "passes"]
+
+
+def test_over_depth_the_largest_of_the_layers_counts(tmp_path):
+    write(tmp_path, sizes=(2, 4, 8), over="depth")
+    records = [json.loads(line) for line in (tmp_path / "records.jsonl").read_text().splitlines()]
+    for record in records:
+        rows, depth = record["result"]["modules"], record["config"]["size"]
+        act = rows.pop("act")
+        for layer in range(depth):
+            rows[f"h.{layer}.act"] = act | {"start": [float(layer + 1)] * 3}
+        rows["h.1.act"]["own"] = [1.0] * 3  # one layer of all has something to compare: that is not enough
+    (tmp_path / "records.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
+    [layer] = [one for one in only(tmp_path).modules if one.name == "h.*.act"]
+    assert layer.start.slope.value == pytest.approx(1)
+    assert layer.own.word == "none"
+
+
 def test_an_output_that_shrinks_at_the_start_is_right(tmp_path):
     check = only(write(tmp_path, {"head": (-0.5, 0, 0)}))
     assert check.word == "passes"
@@ -243,3 +269,22 @@ def test_directories_without_a_check(tmp_path, make_study):
     (tmp_path / "c" / "records.jsonl").write_text("".join(lines[:-1]))  # a seed is missing at the last size
     with pytest.raises(StudyError, match="is not finished"):
         load_check(tmp_path / "c")
+
+
+def test_the_recorded_checks():
+    """Every norm recipe passes and every planted fault fails, in the committed records, as docs/check.md says."""
+    root = Path(__file__).parents[2]
+    page = " ".join((root / "docs" / "check.md").read_text(encoding="utf-8").split())
+    recipes = load_check(root / "records" / "check-recipes")
+    assert [check.title for check in recipes] == ["moga-row", "moga-column", "muon", "mup-adamw", "scion"]
+    assert {check.word for check in recipes} == {"passes"}
+    largest = [verdict(check).split("slope is ")[1].split(" ±")[0] for check in recipes]
+    assert f"the largest slope of each is {', '.join(largest[:-1])} and {largest[-1]}" in page
+    faults = load_check(root / "records" / "check-faults")
+    assert {check.word for check in faults} == {"fails"}
+    assert [offending(check)[0][0].name for check in faults] == [
+        "transformer.h.0.attn.c_attn", "lm_head", "transformer.h.0.attn.c_attn",
+    ]  # fmt: skip
+    words = [causes(check)[offending(check)[0][0].name] for check in faults]
+    assert ["is left out" in words[0], "takes the fan (1, 256)" in words[1], "initialisation" in words[2]] == [True] * 3
+    assert verdict(faults[0]) in page

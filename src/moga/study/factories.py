@@ -1,0 +1,179 @@
+"""A model of one's own by its import path, ``package.module:function``, and what it is trained on.
+
+The function is called with the size, ``function(width=64)`` or ``function(depth=4)``, and returns the model, or
+``(model, batch)``, or ``(model, batch, loss)``. A batch is what the model is called with: a dict of named arguments,
+a tuple of arguments, or one. The loss is a function of the model's output and the batch.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor, nn
+from torch.nn import functional
+
+from moga.study.models import FAMILIES
+
+Loss = Callable[[Any, Any], Tensor]  # (output of the model, batch) -> tensor without dimensions
+LOSSES = "an output with .loss, a dict with 'loss', a tensor without dimensions, or (model, batch, loss)"
+
+
+@dataclass(frozen=True)
+class Built:
+    """What a factory made. ``batch`` and ``loss`` are None where it left them to the study."""
+
+    model: nn.Module
+    batch: Any = None
+    loss: Loss | None = None
+
+
+def is_path(word: str) -> bool:
+    """Whether a word names a function of one's own and not a family of models.
+
+    >>> is_path("package.module:function"), is_path("gpt2")
+    (True, False)
+    """
+    return ":" in word
+
+
+def load_function(path: str) -> Callable[..., Any]:
+    """The function at ``package.module:function``; modules in the working directory are found too.
+
+    Raises ValueError for a word of another form, a module that is not there, and a name in it that is no function.
+
+    >>> load_function("math:hypot")(3.0, 4.0)
+    5.0
+    """
+    module_name, colon, name = path.partition(":")
+    if not (colon and module_name and name):
+        known = ", ".join(sorted(FAMILIES))
+        raise ValueError(f"{path!r} is no model family ({known}) and no import path; write package.module:function")
+    if os.getcwd() not in sys.path:  # a command, unlike `python -m`, does not look there
+        sys.path.insert(0, os.getcwd())
+    try:
+        module = importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        if error.name is None or not f"{module_name}.".startswith(f"{error.name}."):
+            raise  # the module is there, and something that it needs is not
+        raise ValueError(
+            f"no module {error.name!r} for {path!r}; call moga from the directory that holds it, or install it"
+        ) from None
+    function = getattr(module, name, None)
+    if not callable(function):
+        own = sorted(key for key, value in vars(module).items() if callable(value) and not key.startswith("_"))
+        raise ValueError(f"module {module_name!r} has no function {name!r}; it has: {', '.join(own) or 'none'}")
+    found: Callable[..., Any] = function
+    return found
+
+
+def call_factory(path: str, over: str, size: int | None) -> Built:
+    """What the function at ``path`` makes at a size; ``over`` is the name of its argument, "width" or "depth".
+
+    Without a size it is called without arguments.
+
+    Raises ValueError for a size that the function refuses, and for a result that is none of those it may return.
+    """
+    function, given = load_function(path), {} if size is None else {over: size}
+    call = f"{path}({', '.join(f'{name}={value}' for name, value in given.items())})"
+    try:
+        made = function(**given)
+    except (ValueError, TypeError, AssertionError) as error:
+        how = "without a size, so give one" if size is None else f"with {over}= one of the sizes, so give sizes"
+        raise ValueError(
+            f"{call} refused: {type(error).__name__}: {error}; it is called {how} that it takes"
+        ) from error
+    parts = made if isinstance(made, tuple) else (made,)
+    if not isinstance(parts[0], nn.Module) or len(parts) > 3 or (len(parts) == 3 and not callable(parts[2])):
+        kinds = ", ".join(type(part).__name__ for part in parts)
+        raise ValueError(f"{call} must return a model, (model, batch) or (model, batch, loss); got {kinds}")
+    return Built(*parts)
+
+
+def called(model: nn.Module, batch: Any) -> Any:
+    """The model's output on a batch."""
+    if isinstance(batch, Mapping):
+        return model(**batch)
+    return model(*batch) if isinstance(batch, (tuple, list)) else model(batch)
+
+
+def moved(value: Any, device: str) -> Any:
+    """The same with every tensor on the device."""
+    if isinstance(value, Tensor):
+        return value.to(device)
+    if isinstance(value, Mapping):
+        return {key: moved(one, device) for key, one in value.items()}
+    return type(value)(moved(one, device) for one in value) if isinstance(value, (tuple, list)) else value
+
+
+def own_loss(output: Any) -> Tensor | None:
+    """The loss that an output holds: itself, its ``.loss`` or ``"loss"``, or the first entry of a tuple.
+
+    >>> import torch
+    >>> own_loss({"loss": torch.tensor(2.0)}), own_loss(torch.zeros(2, 3))
+    (tensor(2.), None)
+    """
+    if isinstance(output, Mapping):
+        found = output.get("loss")
+    elif isinstance(output, (tuple, list)) and not hasattr(output, "loss"):
+        found = output[0] if output else None
+    else:
+        found = getattr(output, "loss", output)
+    return found if isinstance(found, Tensor) and found.ndim == 0 and found.is_floating_point() else None
+
+
+def default_loss(output: Any, labels: Tensor | None) -> Tensor | None:
+    """Mean cross entropy of the output's logits (..., classes) at integer ``labels`` (...), or None without either.
+
+    >>> import torch
+    >>> default_loss(torch.zeros(2, 3, 4), torch.zeros(2, 3, dtype=torch.long))
+    tensor(1.3863)
+    """
+    logits = output.get("logits") if isinstance(output, Mapping) else getattr(output, "logits", output)
+    logits = logits[0] if isinstance(logits, (tuple, list)) and logits else logits
+    if not (isinstance(logits, Tensor) and isinstance(labels, Tensor)) or labels.is_floating_point():
+        return None
+    if logits.shape[:-1] != labels.shape:
+        return None
+    return functional.cross_entropy(logits.flatten(0, -2), labels.flatten())
+
+
+def loss_of(built: Built, output: Any, labels: Tensor | None, what: str) -> Tensor:
+    """The loss function that came with the model, or the loss that the output holds, or :func:`default_loss`.
+
+    Raises ValueError if there is none of them, or one with dimensions.
+    """
+    if built.loss is not None:
+        loss = built.loss(output, built.batch)
+        if not isinstance(loss, Tensor) or loss.ndim:
+            raise ValueError(f"the loss of {what} must be a tensor without dimensions; got {_kind(loss)}")
+        return loss
+    for found in (own_loss(output), default_loss(output, labels)):
+        if found is not None:
+            return found
+    raise ValueError(
+        f"the output of {what} has no loss: it is {_kind(output)}, and no logits for labels that are known; let the "
+        f"function return {LOSSES}"
+    )
+
+
+def _kind(value: Any) -> str:
+    if isinstance(value, Tensor):
+        return f"a tensor of shape {tuple(value.shape)}"
+    if isinstance(value, Mapping):
+        return f"{type(value).__name__} with {', '.join(map(str, value))}"
+    return type(value).__name__
+
+
+def labels_of(batch: Any) -> Tensor | None:
+    """The labels that a dict names.
+
+    >>> import torch
+    >>> labels_of({"labels": torch.tensor([1])}), labels_of(torch.zeros(2))
+    (tensor([1]), None)
+    """
+    return batch.get("labels") if isinstance(batch, Mapping) else None
