@@ -5,8 +5,10 @@ from moga.geometry.names import norm
 from moga.geometry.network import block_norm
 from moga.geometry.norms import NORMS, OperatorNorm
 from moga.optim.build import optimizer
+from moga.optim.importing import import_state
 from moga.optim.steepest_descent import SteepestDescent
 from moga.rules.base import save_base
+from moga.rules.branches import fold_branches_, scale_branches_
 from moga.rules.groups import describe, param_groups
 from moga.rules.init import initialize_
 from moga.rules.logits import fold_logits_, scale_logits_
@@ -21,6 +23,7 @@ __all__ = [
     "block_norm",
     "describe",
     "find_roles",
+    "fold_branches_",
     "fold_logits_",
     "initialize_",
     "modular_norm",
@@ -28,6 +31,7 @@ __all__ = [
     "optimizer",
     "param_groups",
     "save_base",
+    "scale_branches_",
     "scale_logits_",
 ]
 __version__ = "0.1.0"

@@ -5,13 +5,16 @@ compared with the input times the matrices that the row cuts out of the stored t
 """
 
 import inspect
+import re
 import sys
 from pathlib import Path
 
 import pytest
 import torch
 import transformers
+from models import encoders
 from models.decoders import build
+from models.vision import TIMM
 from torch import nn
 from transformers import (
     CodeGenConfig,
@@ -32,6 +35,7 @@ from transformers.models.llama4.modeling_llama4 import Llama4TextExperts
 
 from moga.geometry.layout import logical_matrices
 from moga.rules.families import EXPERT_WORDS, NUMBERS, PACKED, SILENT_EXPERTS, expert_layout, packed
+from moga.rules.places import DIVIDED_LOGITS, OUTPUTS, PART_PLACES, ROWS, STARTS
 from moga.rules.roles import find_roles
 
 TOKENS = torch.randint(3, 61, (2, 7), generator=torch.Generator().manual_seed(0))
@@ -120,6 +124,7 @@ ATTENTION = {
     "gpt_bigcode": (lambda: bigcode(True), "transformer.h.0.attn.c_attn", 8),
     "gpt_bigcode, heads": (lambda: bigcode(False), "transformer.h.0.attn.c_attn", 1),
     "codegen": (codegen, "transformer.h.0.attn.qkv_proj", 1),
+    "modernbert": (lambda: encoders.build("modernbert", 32), "model.layers.0.attn.Wqkv", 4),
     "persimmon": (persimmon, "model.layers.0.self_attn.query_key_value", 1),
 }
 
@@ -334,16 +339,26 @@ def test_the_experts_of_llama4():
 def source_of(path):
     """The text of a class, without an import of its module; "" if there is none."""
     *module, name = path.split(".")
-    text = Path(transformers.__file__).parent.joinpath(*module[1:]).with_suffix(".py").read_text(encoding="utf-8")
+    root = TIMM if module[0] == "timm" else Path(transformers.__file__).parents[1]
+    if not root.is_dir():
+        pytest.skip(f"timm is not in {TIMM}; see tests/models/vision.py")
+    text = root.joinpath(*module).with_suffix(".py").read_text(encoding="utf-8")
     return text.partition(f"\nclass {name}(")[2].partition("\nclass ")[0]
 
 
-@pytest.mark.parametrize("path", [*PACKED, *NUMBERS, *SILENT_EXPERTS])
+@pytest.mark.parametrize("path", [*PACKED, *NUMBERS, *SILENT_EXPERTS, *ROWS, *PART_PLACES, *OUTPUTS, *STARTS])
 def test_every_row_names_a_class_with_those_attributes(path):
     source = source_of(path)
     stacks = ("gate_up_proj", "down_proj") if path in SILENT_EXPERTS else ()
-    for attribute in [*PACKED.get(path, {}), *NUMBERS.get(path, ()), *stacks]:
-        assert f"self.{attribute} = " in source
+    tables = (PACKED, NUMBERS, ROWS, PART_PLACES, OUTPUTS, STARTS)
+    for name in [*(name for table in tables for name in table.get(path, ())), *stacks]:
+        assert f"self.{name.partition('.')[0]} = " in source
+
+
+@pytest.mark.parametrize(("path", "setting"), DIVIDED_LOGITS.items())
+def test_models_that_divide_their_logits_say_so(path, setting):
+    inside = source_of(path).partition(f"if self.config.{setting}:")[2].partition("lm_logits =")[0]
+    assert re.search(r"sequence_output \* \(self\.(config\.d_)?model(_dim)?\*\*-0\.5\)", inside)
 
 
 # Classes that are no model of the table, by the line that cuts the outputs of a child: the same line, the same row.

@@ -1,10 +1,20 @@
+import ast
 import math
+import re
 import warnings
 
 import pytest
 import torch
+from models.checks import check_starts
 from models.decoders import DECODERS, build
 from torch import nn
+from transformers import (
+    AutoConfig,
+    LlamaForCausalLM,
+    LlamaForSequenceClassification,
+    MambaConfig,
+    MambaForCausalLM,
+)
 
 from moga import norm
 from moga.geometry.layout import logical_matrices, to_matrices
@@ -31,9 +41,6 @@ def test_every_hidden_block_has_a_spectral_size_of_one_to_two(family, width, req
     assert max(sizes) <= 2.2
 
 
-STATED = {"gpt_oss": {"*.sinks": "vector"}, "mamba2": {"*.dt_bias": "vector", "*.A_log": "vector", "*.D": "vector"}}
-
-
 @pytest.mark.parametrize("name", DECODERS)
 def test_every_matrix_of_every_decoder_starts_at_its_own_size(name):
     """Hidden ones, routers and convolutions too: entries are as large as their own (out, in) says, block by block."""
@@ -41,7 +48,7 @@ def test_every_matrix_of_every_decoder_starts_at_its_own_size(name):
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.fill_(7.0)
-    initialize_(model, "moga-row", roles=STATED.get(name), generator=torch.Generator().manual_seed(0))
+    initialize_(model, "moga-row", generator=torch.Generator().manual_seed(0))
     for one in find_roles(model):
         if one.role == "vector":
             kept = any(word in one.name for word in ("sinks", "dt_bias", "A_log", ".D"))
@@ -96,18 +103,22 @@ def test_biases_of_stacked_experts_start_at_zero():
     with torch.no_grad():
         for parameter in experts.parameters():
             parameter.fill_(7.0)
-    initialize_(model, "moga-row", roles={"*.sinks": "vector"})
+    initialize_(model, "moga-row")
     assert not experts.gate_up_proj_bias.any() and not experts.down_proj_bias.any()
     assert bool((experts.gate_up_proj != 7).all())
 
 
+class Layer(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.alpha, self.beta = nn.Parameter(torch.ones(3)), nn.Parameter(torch.ones(()))
+
+
 def test_the_error_for_vectors_names_each_kind_once_and_what_it_says_to_state_works():
-    model = build("mamba2", 64)
-    with pytest.raises(
-        ValueError, match=r"no known start for backbone\.layers\.\*\.mixer\.dt_bias \(Mamba2Mixer"
-    ) as caught:
+    model = nn.ModuleDict({"layers": nn.ModuleList([Layer(), Layer()])})
+    with pytest.raises(ValueError, match=r"no known start for layers\.\*\.alpha \(Layer, shape \(3,\)\), ") as caught:
         initialize_(model, "moga-row")
-    kinds = [f"backbone.layers.*.mixer.{word}" for word in ("dt_bias", "A_log", "D")]
+    kinds = [f"layers.*.{word}" for word in ("alpha", "beta")]
     assert str(caught.value).endswith(f"state roles={dict.fromkeys(kinds, 'vector')} to keep the value that it has")
     initialize_(model, "moga-row", roles=dict.fromkeys(kinds, "vector"))
     plain = nn.Sequential(nn.PReLU(4), nn.Linear(4, 4))
@@ -296,3 +307,135 @@ def test_a_recipe_on_the_stiefel_manifold_starts_on_it(gpt2):
         warnings.simplefilter("error")
         param_groups(model, "spel")
     assert len(hidden) == 8
+
+
+# The start of every family, measured. Blocks per model: a layer has 6 matrices, 7 with a gate; 6 experts have 2 or 3
+# each, and a router. Those of Mamba-2 are five and one.
+BLOCKS = {
+    **dict.fromkeys(("gpt2", "gpt_neox", "opt", "falcon", "falcon_grouped", "falcon_heads", "bloom", "mpt"), 2 * 6),
+    **dict.fromkeys(("llama", "mistral", "qwen2", "qwen3", "gemma2", "phi3"), 2 * 7),
+    "mixtral": 2 * (4 + 6 * 3 + 1),
+    "qwen3_moe": 2 * 4 + 3 + 6 * 3 + 1,
+    "gpt_oss": 2 * (4 + 6 * 3 + 1),
+    "deepseek_v3": 2 * (2 + 2 + 2 + 1) + 3 + 6 * 3 + 3 + 1,
+    "mamba2": 2 * 6,
+}
+
+
+@pytest.mark.parametrize("width", [32, 128])
+@pytest.mark.parametrize("name", DECODERS)
+def test_every_hidden_block_of_a_decoder_starts_with_a_spectral_size_of_one_to_two(name, width):
+    assert check_starts(build(name, width)) == BLOCKS[name]
+
+
+def test_numbers_per_head_keep_the_values_of_their_authors():
+    mamba = build("mamba2", 64)
+    before = {name: one.clone() for name, one in mamba.named_parameters() if name.endswith(("A_log", "D", "dt_bias"))}
+    initialize_(mamba, "moga-row")
+    assert len(before) == 6 and all(torch.equal(mamba.get_parameter(name), one) for name, one in before.items())
+    sinks = build("gpt_oss", 64)
+    kept = [layer.self_attn.sinks.detach().clone() for layer in sinks.model.layers]
+    initialize_(sinks, "moga-row")
+    assert all(torch.equal(layer.self_attn.sinks, one) for layer, one in zip(sinks.model.layers, kept, strict=True))
+
+
+def test_the_first_mamba_keeps_the_bias_from_which_its_time_steps_come():
+    sizes = {"hidden_size": 32, "num_hidden_layers": 1, "vocab_size": 61, "tie_word_embeddings": False}
+    model = MambaForCausalLM(MambaConfig(**sizes))
+    mixer = model.backbone.layers[0].mixer
+    before = mixer.dt_proj.bias.detach().clone()
+    initialize_(model, "moga-row")
+    assert torch.equal(mixer.dt_proj.bias, before) and bool(before.any()) and not mixer.conv1d.bias.any()
+
+
+# What is left alone
+
+
+def test_what_is_excluded_is_not_touched():
+    model = build("opt", 32)
+    model.model.decoder.embed_tokens.weight.data.fill_(3.0)  # the row of padding too
+    before = {name: one.clone() for name, one in model.named_parameters()}
+    initialize_(model, "moga-row", exclude=["*.embed_tokens.weight", "*.layers.0.*"])
+    for name, one in model.named_parameters():
+        left = "embed_tokens" in name or ".layers.0." in name
+        assert not left or torch.equal(one, before[name]), name
+        assert left or one.ndim < 2 or not torch.equal(one, before[name]), name
+
+
+def test_a_tied_matrix_is_excluded_by_either_name(gpt2):
+    model = gpt2(tie_word_embeddings=True)
+    before = model.lm_head.weight.detach().clone()
+    initialize_(model, "moga-row", exclude=["lm_head.weight"])
+    assert torch.equal(model.transformer.wte.weight, before)
+
+
+def test_an_excluded_vector_needs_no_known_start():
+    model = Temperature()
+    initialize_(model, "moga-row", roles={"*.weight": "hidden"}, exclude=["temperature"])
+    assert model.temperature.item() == 3
+
+
+def test_patterns_to_exclude_are_checked(gpt2):
+    with pytest.raises(ValueError, match=r"the pattern 'wte' in exclude matches no parameter; a pattern covers whole"):
+        initialize_(gpt2(), "moga-row", exclude=["wte"])
+    for wrong in ("*.wte.weight", {"*": "hidden"}, 3):
+        with pytest.raises(TypeError, match="exclude must be a list of patterns of parameter names; got"):
+            initialize_(gpt2(), "moga-row", exclude=wrong)
+
+
+@pytest.fixture
+def saved(llama, tmp_path):
+    llama().save_pretrained(tmp_path)
+    return tmp_path
+
+
+def test_weights_that_were_loaded_are_not_overwritten_unless_told_to(saved):
+    model = LlamaForCausalLM.from_pretrained(saved)
+    before = {name: one.clone() for name, one in model.named_parameters()}
+    text = (
+        "from_pretrained has loaded 21 of these 21 parameters. To train from new weights make the model from its "
+        'config, or say loaded="overwrite"; to start the others only, say exclude='
+    )
+    with pytest.raises(ValueError, match=re.escape(text)):
+        initialize_(model, "moga-row")
+    assert all(torch.equal(one, before[name]) for name, one in model.named_parameters())
+    initialize_(model, "moga-row", loaded="overwrite")
+    assert not model.lm_head.weight.any()
+
+
+def test_a_new_head_on_loaded_weights_is_started_and_they_are_kept(saved):
+    model = LlamaForSequenceClassification.from_pretrained(saved, num_labels=3)
+    with pytest.raises(ValueError, match=r"has loaded 20 of these 21 parameters") as caught:
+        initialize_(model, "moga-row")
+    patterns = ast.literal_eval(str(caught.value).partition("exclude=")[2])
+    assert "model.layers.*.mlp.up_proj.weight" in patterns and len(patterns) == 11
+    before = model.model.embed_tokens.weight.clone()
+    assert model.score.weight.any()
+    initialize_(model, "moga-row", exclude=patterns)
+    assert not model.score.weight.any() and torch.equal(model.model.embed_tokens.weight, before)
+
+
+def test_frozen_weights_that_were_loaded_are_no_matter(saved):
+    model = LlamaForSequenceClassification.from_pretrained(saved, num_labels=3)
+    model.model.requires_grad_(False)
+    initialize_(model, "moga-row")
+    assert not model.score.weight.any()
+
+
+def test_a_loaded_model_in_a_wrapper_is_seen(saved):
+    with pytest.raises(ValueError, match=r"has loaded 21 of these 21 parameters"):
+        initialize_(torch.compile(LlamaForCausalLM.from_pretrained(saved)), "moga-row")
+
+
+def test_a_model_of_a_loaded_config_is_new(saved):
+    """Its config has the name of the checkpoint as that of a loaded model has."""
+    config = AutoConfig.from_pretrained(saved)
+    model = LlamaForCausalLM(config)
+    assert model.config.name_or_path == str(saved)
+    initialize_(model, "moga-row")
+    assert not model.lm_head.weight.any()
+
+
+def test_the_word_for_loaded_weights_is_checked(gpt2):
+    with pytest.raises(ValueError, match="unknown word loaded='keep'; the words are refuse, overwrite"):
+        initialize_(gpt2(), "moga-row", loaded="keep")

@@ -4,7 +4,15 @@ import pytest
 import torch
 
 from moga import norm
-from moga.rules.transfer import effective_fan, initial_std, logit_multiplier
+from moga.rules.transfer import (
+    adamw_decay,
+    adamw_rate,
+    branch_multiplier,
+    effective_fan,
+    initial_std,
+    logit_multiplier,
+    width_factor,
+)
 
 FANS = [  # role, out, in, lookup, fan
     ("hidden", 256, 64, False, (256, 64)),
@@ -66,3 +74,67 @@ def test_logit_multiplier(base_width, width, multiplier):
 def test_no_width(base_width, width, word):
     with pytest.raises(ValueError, match=f"{word}.* must be a whole number of at least 1, the number of features; got"):
         logit_multiplier(base_width, width)
+
+
+WIDTH_FACTORS = [  # norm, exponents, at 4 times the width: hidden, input, output, vector
+    ("sign", {}, (1 / 4, 1, 1 / 4, 1)),
+    ("row", {"p": 2}, (1 / 2, 1, 1 / 2, 1)),
+    ("row", {"p": 1}, (1 / 4, 1, 1 / 4, 1)),
+    ("column", {"q": 2}, (1 / 2, 2, 1 / 4, 1)),
+    ("column", {"q": math.inf}, (1 / 4, 1, 1 / 4, 1)),
+    ("spectral", {}, (1, 2, 1 / 2, 1)),
+]
+
+
+@pytest.mark.parametrize(("name", "exponents", "factors"), WIDTH_FACTORS)
+def test_width_factor(name, exponents, factors):
+    roles = ("hidden", "input", "output", "vector")
+    assert tuple(width_factor(norm(name, **exponents), role, 64, 256) for role in roles) == pytest.approx(factors)
+    assert {width_factor(norm(name, **exponents), role, 64, 64) for role in roles} == {1.0}
+
+
+def test_width_factor_is_what_keeps_the_size_of_a_step():
+    """A matrix of unit entries' signs at both widths, each times its factor, has the same size."""
+    torch.manual_seed(0)
+    for name in ("sign", "row", "column", "spectral"):
+        sizes = []
+        for width in (16, 64):
+            step = norm(name).direction(torch.randn(width, width, dtype=torch.float64)) / norm(name).scale(width, width)
+            sizes.append(
+                float(
+                    norm(name).measure(step * norm(name).scale(16, 16) * width_factor(norm(name), "hidden", 16, width))
+                )
+            )
+        assert sizes == pytest.approx([1.0, 1.0])
+
+
+def test_adamw_rate_and_decay():
+    """The decay is published as sqrt(width) where a step removes lr / width of it: 1 / sqrt(width) of lr."""
+    assert adamw_rate(3e-4, 256, 1024) == pytest.approx(0.75e-4)
+    assert adamw_decay(0.1, 256, 1024) == pytest.approx(0.05)
+    published = 0.1 * math.sqrt(1024 / 256)
+    assert 3e-4 * adamw_decay(0.1, 256, 1024) == pytest.approx(adamw_rate(3e-4, 256, 1024) * published)
+
+
+MULTIPLIERS = [  # rule, depth, base depth, branches per block, multiplier
+    ("1/K", 10, None, 2, 1 / 10),
+    ("1/K", 10, 5, 3, 1 / 2),
+    ("1/sqrt(2K)", 8, None, 2, 1 / 4),
+    ("1/sqrt(2K)", 9, None, 1, 1 / 3),
+    ("1/sqrt(2K)", 9, 1, 2, 1 / 3),
+    ("none", 9, 1, 2, 1.0),
+]
+
+
+@pytest.mark.parametrize(("rule", "depth", "base_depth", "branches", "multiplier"), MULTIPLIERS)
+def test_branch_multiplier(rule, depth, base_depth, branches, multiplier):
+    assert branch_multiplier(rule, depth, base_depth, branches) == pytest.approx(multiplier, rel=1e-12)
+
+
+def test_no_depth():
+    with pytest.raises(
+        ValueError, match="base_depth must be a whole number of at least 1, the number of blocks; got 0"
+    ):
+        branch_multiplier("1/K", 4, 0)
+    with pytest.raises(ValueError, match="unknown depth rule '2K'; the rules are 1/K, 1/sqrt.2K., none"):
+        branch_multiplier("2K", 4)

@@ -1,4 +1,4 @@
-"""How the modules of Hugging Face models cut what they store: blocks, interleaving, expert stacks, parts.
+"""How the modules of transformers and timm cut what they store: blocks, interleaving, expert stacks, parts.
 
 A row is a class, by its full path, with a rule for each child whose outputs it cuts, written down from its ``forward``.
 A subclass is what its base class is. Nothing is imported: classes are recognised by the path that they carry.
@@ -98,93 +98,97 @@ def _delta(*sizes: str) -> Rule:
     return lambda module, out: Packed(tuple(getattr(module, size) for size in sizes), module.num_k_heads)
 
 
-def _rank(part: str) -> Rule:
+def _part(part: str) -> Rule:
     return lambda module, out: Packed(part=part)
 
 
-def _paths(classes: str, value: Row) -> dict[str, Row]:
+def paths(classes: str, value: Row) -> dict[str, Row]:
     """``family.Class`` stands for ``transformers.models.family.modeling_family.Class``."""
     names = [name.split(".") for name in classes.split()]
     return {f"transformers.models.{family}.modeling_{family}.{name}": value for family, name in names}
 
 
 PACKED: dict[str, Mapping[str, Rule]] = {
-    **_paths(
+    **paths(
         "gpt2.GPT2Attention imagegpt.ImageGPTAttention openai.Attention "
         "decision_transformer.DecisionTransformerGPT2Attention",
         {"c_attn": _split_size},
     ),
-    **_paths("gpt_neox.GPTNeoXAttention", {"query_key_value": _by_head(lambda m: m.config.num_attention_heads)}),
-    **_paths(
+    **paths("gpt_neox.GPTNeoXAttention", {"query_key_value": _by_head(lambda m: m.config.num_attention_heads)}),
+    **paths(
         "gpt_neox_japanese.GPTNeoXJapaneseAttention", {"query_key_value": _by_head(lambda m: m.num_attention_heads)}
     ),
-    **_paths("bloom.BloomAttention persimmon.PersimmonAttention", {"query_key_value": _by_head(lambda m: m.num_heads)}),
-    **_paths("minimax.MiniMaxLightningAttention", {"qkv_proj": _by_head(lambda m: m.num_attention_heads)}),
-    **_paths("falcon.FalconAttention", {"query_key_value": _falcon}),
-    **_paths("gpt_bigcode.GPTBigCodeAttention", {"c_attn": _bigcode}),
-    **_paths("mpt.MptAttention", {"Wqkv": _equal(3)}),
-    **_paths("dbrx.DbrxAttention", {"Wqkv": _dbrx}),
-    **_paths("bark.BarkSelfAttention", {"att_proj": _equal(3)}),
-    **_paths("phi3.Phi3Attention phi4_multimodal.Phi4MultimodalAttention", {"qkv_proj": _phi3}),
-    **_paths(
+    **paths("bloom.BloomAttention persimmon.PersimmonAttention", {"query_key_value": _by_head(lambda m: m.num_heads)}),
+    **paths("minimax.MiniMaxLightningAttention", {"qkv_proj": _by_head(lambda m: m.num_attention_heads)}),
+    **paths("falcon.FalconAttention", {"query_key_value": _falcon}),
+    **paths("gpt_bigcode.GPTBigCodeAttention", {"c_attn": _bigcode}),
+    **paths("mpt.MptAttention", {"Wqkv": _equal(3)}),
+    **paths("dbrx.DbrxAttention", {"Wqkv": _dbrx}),
+    **paths("bark.BarkSelfAttention", {"att_proj": _equal(3)}),
+    **paths("phi3.Phi3Attention phi4_multimodal.Phi4MultimodalAttention", {"qkv_proj": _phi3}),
+    **paths(
         "phi3.Phi3MLP phi4_multimodal.Phi4MultimodalMLP glm.GlmMLP glm4.Glm4MLP dia.DiaMLP",
         {"gate_up_proj": _equal(2)},
     ),
-    **_paths("modernbert_decoder.ModernBertDecoderMLP modernbert.ModernBertMLP", {"Wi": _equal(2)}),
-    **_paths("opt.OPTDecoder", {"project_in": _rank("rank up"), "project_out": _rank("rank down")}),
-    **_paths(
+    **paths("modernbert_decoder.ModernBertDecoderMLP modernbert.ModernBertMLP", {"Wi": _equal(2)}),
+    **paths("modernbert.ModernBertAttention", {"Wqkv": _equal(3)}),
+    **paths("opt.OPTDecoder", {"project_in": _part("rank up"), "project_out": _part("rank down")}),
+    **paths(
         "deepseek_v2.DeepseekV2Attention deepseek_v3.DeepseekV3Attention glm4_moe_lite.Glm4MoeLiteAttention "
         "longcat_flash.LongcatFlashMLA minicpm3.MiniCPM3Attention youtu.YoutuAttention",
         {
-            "q_a_proj": _rank("rank down"),
-            "q_b_proj": _rank("rank up"),
+            "q_a_proj": _part("rank down"),
+            "q_b_proj": _part("rank up"),
             "kv_a_proj_with_mqa": _latent_down,
             "kv_b_proj": _latent_up,
         },
     ),
-    **_paths(
+    **paths(
         "mamba2.Mamba2Mixer bamba.BambaMixer falcon_h1.FalconH1Mixer granitemoehybrid.GraniteMoeHybridMambaLayer "
         "nemotron_h.NemotronHMamba2Mixer zamba2.Zamba2MambaMixer",
         {"in_proj": _mamba2},
     ),
-    **_paths(
+    **paths(
         "mamba.MambaMixer falcon_mamba.FalconMambaMixer jamba.JambaMambaMixer",
-        {"in_proj": _equal(2), "x_proj": _mamba_selective, "dt_proj": _rank("rank up")},
+        {"in_proj": _equal(2), "x_proj": _mamba_selective, "dt_proj": _part("rank up")},
     ),
-    **_paths(
+    **paths(
         "qwen3_next.Qwen3NextAttention qwen3_5.Qwen3_5Attention qwen3_5_moe.Qwen3_5MoeAttention",
         {"q_proj": _query_and_gate},
     ),
-    **_paths(
+    **paths(
         "qwen3_next.Qwen3NextGatedDeltaNet",
         {
             "in_proj_qkvz": _delta("key_dim", "key_dim", "value_dim", "value_dim"),
             "in_proj_ba": _delta("num_v_heads", "num_v_heads"),
         },
     ),
-    **_paths(
+    **paths(
         "qwen3_5.Qwen3_5GatedDeltaNet qwen3_5_moe.Qwen3_5MoeGatedDeltaNet",
         {"in_proj_qkv": lambda m, out: Packed((m.key_dim, m.key_dim, m.value_dim))},
     ),
-    **_paths("codegen.CodeGenAttention", {"qkv_proj": _by_head(lambda m: m.mp_num)}),
-    **_paths("lfm2.Lfm2ShortConv lfm2_moe.Lfm2MoeShortConv", {"in_proj": _equal(3)}),
+    **paths("codegen.CodeGenAttention", {"qkv_proj": _by_head(lambda m: m.mp_num)}),
+    **paths("lfm2.Lfm2ShortConv lfm2_moe.Lfm2MoeShortConv", {"in_proj": _equal(3)}),
+    "timm.layers.attention.Attention": {"qkv": _equal(3)},
+    "timm.layers.attention.AttentionRope": {"qkv": _equal(3)},
 }
 
 # Tensors of two or more dimensions in which every entry is a number of its own (per channel and state, per bucket of
 # distances and head): class -> names of its parameters, or of its children's weights.
 NUMBERS: dict[str, tuple[str, ...]] = {
-    **_paths("mamba.MambaMixer falcon_mamba.FalconMambaMixer jamba.JambaMambaMixer", ("A_log",)),
-    **_paths(
+    **paths("mamba.MambaMixer falcon_mamba.FalconMambaMixer jamba.JambaMambaMixer", ("A_log",)),
+    **paths(
         "t5.T5Attention mt5.MT5Attention umt5.UMT5Attention switch_transformers.SwitchTransformersAttention "
         "pop2piano.Pop2PianoAttention longt5.LongT5Attention longt5.LongT5LocalAttention",
         ("relative_attention_bias",),
     ),
-    **_paths("longt5.LongT5TransientGlobalAttention", ("relative_attention_bias", "global_relative_attention_bias")),
+    **paths("longt5.LongT5TransientGlobalAttention", ("relative_attention_bias", "global_relative_attention_bias")),
+    "peft.tuners.lora.dora.DoraLinearLayer": ("weight",),
 }
 
 # What transformers' experts say of themselves, and its own batched kernels read; and classes that do not say it.
 EXPERT_WORDS = ("has_gate", "has_bias", "is_transposed", "is_concatenated")
-SILENT_EXPERTS = _paths("llama4.Llama4TextExperts", dict(zip(EXPERT_WORDS, (True, False, True, True), strict=True)))
+SILENT_EXPERTS = paths("llama4.Llama4TextExperts", dict(zip(EXPERT_WORDS, (True, False, True, True), strict=True)))
 
 
 def packed(holder: nn.Module | None, child: str, linear: nn.Module) -> Packed:
@@ -196,7 +200,7 @@ def packed(holder: nn.Module | None, child: str, linear: nn.Module) -> Packed:
     >>> packed(None, "0", nn.Linear(4, 12))
     Packed(blocks=(), interleave=1, part='')
     """
-    for kind in _kinds(holder):
+    for kind in kinds(holder):
         if child in PACKED.get(kind, {}):
             return PACKED[kind][child](holder, int(getattr(linear, "out_features", 0) or getattr(linear, "nf", 0)))
     groups = getattr(holder, "num_key_value_groups", 1)
@@ -205,7 +209,7 @@ def packed(holder: nn.Module | None, child: str, linear: nn.Module) -> Packed:
 
 def holds_numbers(holder: nn.Module | None, name: str) -> bool:
     """Whether ``name`` is a parameter, or a child whose weight is a tensor, of :data:`NUMBERS`."""
-    return any(name in NUMBERS.get(kind, ()) for kind in _kinds(holder))
+    return any(name in NUMBERS.get(kind, ()) for kind in kinds(holder))
 
 
 def expert_layout(module: nn.Module, attribute: str) -> tuple[str, Packed] | None:
@@ -213,7 +217,7 @@ def expert_layout(module: nn.Module, attribute: str) -> tuple[str, Packed] | Non
 
     Gate and up share one tensor: halves, or with ``is_concatenated`` False every other row.
     """
-    silent = (SILENT_EXPERTS[kind] for kind in _kinds(module) if kind in SILENT_EXPERTS)
+    silent = (SILENT_EXPERTS[kind] for kind in kinds(module) if kind in SILENT_EXPERTS)
     words = next(silent, {word: getattr(module, word, None) for word in EXPERT_WORDS})
     if not all(isinstance(value, bool) for value in words.values()):
         return None
@@ -229,6 +233,6 @@ def expert_layout(module: nn.Module, attribute: str) -> tuple[str, Packed] | Non
     return layout, Packed((half, half), 1 if words["is_concatenated"] else half)
 
 
-def _kinds(module: nn.Module | None) -> list[str]:
+def kinds(module: nn.Module | None) -> list[str]:
     """The full paths of the module's classes, its own first."""
     return [f"{kind.__module__}.{kind.__qualname__}" for kind in type(module).__mro__]

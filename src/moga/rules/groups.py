@@ -9,6 +9,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from moga.rules.base import Base
+from moga.rules.branches import check_branches
 from moga.rules.logits import check_logits, logit_scales, warn_if_tied
 from moga.rules.patterns import match_patterns
 from moga.rules.recipes import resolve_recipe
@@ -85,6 +86,8 @@ def _settled(
     relative = (
         [Relative(one) for one in find_roles(model, roles)] if base is None else settle_with_base(model, base, roles)
     )
+    if isinstance(model, nn.Module):
+        check_branches(model)
     if not isinstance(model, nn.Module) or not any(one.assignment.role in ("tied", "output") for one in relative):
         return relative
     check_logits(model)
@@ -187,14 +190,11 @@ def describe(groups: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _cells(group: Mapping[str, Any]) -> tuple[str, ...]:
-    exponent = next((f" {letter}={group[letter]:g}" for letter in "pq" if group[letter] is not None), "")
-    factor = "" if group["lr_scale"] == 1 else f" *{group['lr_scale']:g}"
-    words = [word for word in (group["step"], group["constraint"]) if word not in ("fixed", "decay")]
     scale = group["scale"]
     return (
         group["role"],
-        " ".join([f"{group['norm']}{exponent}", *words]) + factor,
-        _layout(group),
+        update_words(group),
+        layout_words(group),
         _first([",".join(map(str, fan)) for fan in group["fan"]]),
         _first([f"{one:.4g}" for one in (scale if isinstance(scale, list) else [scale])]),
         str(len(group["params"])),
@@ -202,8 +202,24 @@ def _cells(group: Mapping[str, Any]) -> tuple[str, ...]:
     )
 
 
-def _layout(group: Mapping[str, Any]) -> str:
-    """The layout with the number of blocks, and with that of the units in which they are interleaved."""
+def update_words(group: Mapping[str, Any]) -> str:
+    """The update of a group in a few words: its norm with the exponent, and what is not usual of it.
+
+    >>> update_words({"norm": "row", "p": 2.0, "q": None, "step": "fixed", "constraint": "sphere", "lr_scale": 0.1})
+    'row p=2 sphere *0.1'
+    """
+    exponent = next((f" {letter}={group[letter]:g}" for letter in "pq" if group[letter] is not None), "")
+    factor = "" if group["lr_scale"] == 1 else f" *{group['lr_scale']:g}"
+    words = [word for word in (group["step"], group["constraint"]) if word not in ("fixed", "decay")]
+    return " ".join([f"{group['norm']}{exponent}", *words]) + factor
+
+
+def layout_words(group: Mapping[str, Any]) -> str:
+    """The layout with the number of blocks, and with that of the units in which they are interleaved.
+
+    >>> layout_words({"layout": "out,in", "blocks": [8, 8, 8], "interleave": 4})
+    'out,in x3/4'
+    """
     blocks = f" x{len(group['blocks'])}" if group["blocks"] else ""
     units = group.get("interleave", 1)
     return f"{group['layout']}{blocks}" + (f"/{units}" if units > 1 else "")

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 
 from torch import Tensor, nn
 
+from moga.rules.hooks import config_of, is_compiled
 from moga.rules.roles import Assignment, find_roles
 from moga.rules.transfer import logit_multiplier
 
@@ -101,7 +102,7 @@ def scale_logits_(
         raise TypeError(f"scale_logits_ needs a model, an nn.Module; got {type(model).__name__}")
     if logit_scale(model) is not None:
         raise ValueError(f"the logits are multiplied by {logit_scale(model):g} already; call scale_logits_ once")
-    if any(hasattr(module, "_orig_mod") or module._compiled_call_impl is not None for module in model.modules()):
+    if is_compiled(model):
         raise ValueError("the model is compiled, and would not see the multiplier; call scale_logits_ before compiling")
     found = [one for one in find_roles(model, roles) if one.role in OUTPUTS[outputs] and not one.part]
     if not found:
@@ -141,8 +142,8 @@ def fold_logits_(model: nn.Module) -> nn.Module:
                 folded += 1
     if not folded:
         raise ValueError("the logits of this model are not multiplied: there is nothing to fold")
-    if (config := _config(model)) is not None:
-        delattr(config, KEY)
+    if (config := config_of(model)) is not None:
+        vars(config).pop(KEY, None)  # another model of the same config may have been folded
         config.tie_word_embeddings = False
     return model
 
@@ -238,7 +239,7 @@ def _apply(model: nn.Module, found: Sequence[Assignment], factor: float) -> None
     else:
         for module in [module for one in found for module in _makers(model, one)]:
             module.register_forward_pre_hook(LogitScale(factor))
-    if (config := _config(model)) is not None:
+    if (config := config_of(model)) is not None:
         setattr(config, KEY, factor)
 
 
@@ -254,14 +255,8 @@ def _makers(model: nn.Module, one: Assignment) -> list[nn.Module]:
     return makers
 
 
-def _config(model: nn.Module) -> Any:
-    """The config of the outermost module that has one of the kind that is saved with the model, or None."""
-    configs = (vars(module).get("config") for module in model.modules())
-    return next((config for config in configs if hasattr(config, "to_dict")), None)
-
-
 def _remembered(model: nn.Module) -> float | None:
-    value = getattr(_config(model), KEY, None)
+    value = getattr(config_of(model), KEY, None)
     return None if value is None else float(value)
 
 

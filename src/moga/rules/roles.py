@@ -62,8 +62,8 @@ def find_roles(model: nn.Module | Iterable[tuple[str, Tensor]], roles: Roles | N
 
     ``roles`` states roles by shell globs over parameter names, ``{"head.weight": "output"}``; any name of a shared
     parameter will do. A stated role wins over a found one. Of several patterns that match a parameter the last one
-    wins, so the general comes first: ``{"*": "hidden", "head.weight": "output"}``. Biases and gains that such a
-    pattern also matches stay vectors.
+    wins, so the general comes first: ``{"*": "hidden", "head.weight": "output"}``. Biases, gains and relative positions
+    that such a pattern also matches stay vectors.
 
     A matrix of a module type that is not known here, and a named tensor, is taken to be stored (out, in), and as
     "input" to be a map of dense features, which keeps its in. A dict says otherwise: ``{"*.experts.up": {"role":
@@ -113,6 +113,8 @@ def _found(stored: StoredTensor, inputs: set[int], outputs: set[int]) -> str | N
         return None
     if stored.kind == "tied":
         return "tied"
+    if stored.kind == "rows":
+        return "input"
     if stored.kind == "lookup":
         return "tied" if id(stored.tensor) in outputs else "input"
     if stored.kind == "linear" and id(stored.tensor) in outputs | inputs:
@@ -122,7 +124,11 @@ def _found(stored: StoredTensor, inputs: set[int], outputs: set[int]) -> str | N
 
 def _settle(stored: list[StoredTensor], found: list[str | None], trained: list[bool], base: bool) -> None:
     """Fill in the hidden ones; raise for what stays open."""
-    ends = {role for one, role in zip(stored, found, strict=True) if one.storage.part not in PART_ROLES}
+    ends = {
+        "output" if one.storage.part == "features" else role
+        for one, role in zip(stored, found, strict=True)
+        if one.storage.part not in PART_ROLES and one.kind != "rows"
+    }
     inputs, outputs = bool(ends & {"input", "tied"}), bool(ends & {"output", "tied"})
     still_open = [one for one, role, trains in zip(stored, found, trained, strict=True) if trains and role is None]
     linear = [one for one in still_open if one.kind == "linear" and one.certain]
@@ -145,8 +151,9 @@ def _sizes(one: StoredTensor) -> Iterator[tuple[int, int]]:
 
 
 def _assignment(one: StoredTensor, role: str, inputs: set[int]) -> Assignment:
-    lookup = one.kind in ("lookup", "tied")
+    lookup, rows = one.kind in ("lookup", "tied", "rows"), one.kind == "rows"
     vector = role == "vector"
+    beside = role == "input" and lookup and bool(inputs) and id(one.tensor) not in inputs
     check_storage(one)
     return Assignment(
         name=one.names[0],
@@ -158,7 +165,7 @@ def _assignment(one: StoredTensor, role: str, inputs: set[int]) -> Assignment:
         fan=((1, 1),) if vector else tuple(effective_fan(role, out, in_, lookup) for out, in_ in _sizes(one)),
         module_type=one.module_type,
         lookup=lookup,
-        added=role == "input" and lookup and bool(inputs) and id(one.tensor) not in inputs,
+        added=(beside or rows) and one.storage.part != "token",
         interleave=1 if vector else one.storage.interleave,
         part="" if vector else one.storage.part,
     )

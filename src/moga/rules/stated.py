@@ -16,6 +16,7 @@ Roles = Mapping[str, "str | Mapping[str, Any]"]
 POSSIBLE: dict[str, tuple[str, ...]] = {
     "lookup": ("input", "tied"),
     "tied": ("tied",),
+    "rows": ("input",),
     "numbers": ("vector",),
     "linear": ("input", "hidden", "output"),
     "unknown": ("input", "hidden", "output", "vector"),
@@ -40,6 +41,7 @@ def stated_roles(stored: Sequence[StoredTensor], roles: Roles | None) -> dict[in
     for pattern, value, hits in match_patterns("roles", roles, [one.names for one in stored]):
         words = _words(pattern, value)
         matrices = [index for index in hits if stored[index].tensor.ndim > 1]
+        matrices = [index for index in matrices if stored[index].kind != "numbers"] or matrices  # they stay vectors too
         if words["role"] != "vector" and not matrices:
             raise ValueError(
                 f"roles[{pattern!r}] is {words['role']!r} but matches only {stored[hits[0]]}; a tensor of fewer than "
@@ -79,7 +81,7 @@ def _check_possible(known: StoredTensor, role: str, one: StoredTensor) -> None:
     possible = POSSIBLE[known.kind]
     if role not in possible:
         raise ValueError(f"{known} cannot be {role!r}; it can be {' or '.join(map(repr, possible))}")
-    if one.storage != known.storage and known.kind in ("lookup", "tied", "numbers"):
+    if one.storage != known.storage and known.kind in ("lookup", "tied", "rows", "numbers"):
         raise ValueError(f"{known} is a {known.kind} tensor; how it is stored is known, so state its role alone")
     if one.kind in ("unknown", "tensor") and one.tensor.ndim > 2 and one.storage.layout == "out,in":
         raise ValueError(f"{known} has {one.tensor.ndim} dimensions; {STATE_LAYOUT}")

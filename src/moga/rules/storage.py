@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator, Set
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from torch import Tensor, nn
 
 from moga.geometry.layout import check_layout
-from moga.rules.declared import declared_routers
-from moga.rules.families import Packed, expert_layout, holds_numbers, packed
+from moga.rules.declared import LORA, declared_adapters, declared_routers
+from moga.rules.families import Packed, expert_layout, holds_numbers, kinds, packed
+from moga.rules.places import placed_parts, row_part
+from moga.rules.torch_modules import torch_storage
 
 # Modules that hold one other module and add to the names of its parameters: module path, class, attribute.
 WRAPPERS = (
@@ -30,8 +32,9 @@ WRAPPERS = (
 class Storage:
     """One use of a tensor.
 
-    ``kind`` is "lookup" (rows are picked), "linear" (it multiplies), "numbers" (every entry is one of its own) or
-    "unknown"; ``part`` is a word of :data:`moga.rules.parts.PARTS`, the rest as in :mod:`moga.geometry.layout`.
+    ``kind`` is "lookup" (rows are picked), "rows" (all are used), "linear" (it multiplies), "numbers" (every entry is
+    one of its own) or "unknown"; ``part`` is a word of :data:`moga.rules.parts.PARTS`, the rest as in
+    :mod:`moga.geometry.layout`.
     """
 
     kind: str
@@ -92,24 +95,15 @@ def storage_of(module: nn.Module, attribute: str, parent: nn.Module | None = Non
         return NUMBERS
     if (experts := expert_layout(module, attribute)) is not None:
         return NUMBERS if experts[0] == "vector" else Storage("linear", experts[0]).cut(experts[1])
-    if attribute != "weight":
-        return UNKNOWN
-    if isinstance(module, nn.Embedding):
-        return LOOKUP
-    if isinstance(module, nn.Linear):
-        return LINEAR.cut(packed(parent, child, module))
-    if isinstance(module, nn.modules.conv._ConvNd):
-        return _convolution(module)
-    if _is_a(module, "transformers.pytorch_utils", "Conv1D"):
+    if (part := row_part(module, attribute)) is not None:
+        dimensions = getattr(module, attribute).ndim
+        return Storage("rows", "in,out" if dimensions == 2 else "stack,in,out", part=part)
+    if (known := torch_storage(module, attribute)) is not None:
+        storage = Storage(known.kind, known.layout, known.blocks, part=known.part)
+        return storage.cut(packed(parent, child, module)) if isinstance(module, nn.Linear) else storage
+    if attribute == "weight" and _is_a(module, "transformers.pytorch_utils", "Conv1D"):
         return Storage("linear", "in,out").cut(packed(parent, child, module))
     return UNKNOWN
-
-
-def _convolution(module: nn.modules.conv._ConvNd) -> Storage:
-    groups = f"{module.groups}*" if module.groups > 1 else ""
-    depthwise = module.groups > 1 and module.groups == module.in_channels
-    order = "in,out" if module.transposed else "out,in"
-    return Storage("linear", f"{groups}{order},k", part="depthwise" if depthwise else "")
 
 
 def stored_tensors(model: nn.Module) -> list[StoredTensor]:
@@ -124,16 +118,35 @@ def stored_tensors(model: nn.Module) -> list[StoredTensor]:
     """
     places = list(_places(model))
     inner = {plain: module for plain, _, module in places}  # of a wrapper and what it wraps, the latter comes last
-    routers = declared_routers(model)
+    routers, adapters = declared_routers(model), declared_adapters(model)
+    parts = {**placed_parts(model), **adapters}
     uses: dict[int, list[tuple[str, str, Tensor, Storage, str]]] = {}
     for plain, path, module in places:
-        above, _, child = plain.rpartition(".")
-        parent = inner[above] if plain else None
         for attribute, tensor in module.named_parameters(recurse=False, remove_duplicate=False):
             name, whole = (f"{prefix}.{attribute}".lstrip(".") for prefix in (plain, path))
-            storage = _routed(storage_of(module, attribute, parent, child), tensor, routers)
+            storage = storage_of(module, attribute, *_holder(plain, inner, adapters.get(id(tensor), "")))
+            if id(tensor) in routers:  # stored (out, in), be it a linear map's or the declared module's own
+                storage = replace(LINEAR, part="router")
+            elif id(tensor) in parts:
+                storage = replace(storage, part=parts[id(tensor)])
             uses.setdefault(id(tensor), []).append((name, whole, tensor, storage, type(module).__name__))
     return [_merge(sites) for sites in uses.values()]
+
+
+def _holder(plain: str, inner: Mapping[str, nn.Module], adapter: str) -> tuple[nn.Module | None, str]:
+    """The module that holds the one at ``plain``, and under which name, without the layers of PEFT in between.
+
+    An adapter's map from the rank has the outputs of the map that it adapts, and is cut as it is; the one to the rank
+    is not cut.
+    """
+    if adapter == "adapter down":
+        return None, ""
+    if adapter == "adapter up":
+        plain = plain.rpartition(".")[0].rpartition(".")[0]  # without lora_B.default
+    above, _, child = plain.rpartition(".")
+    if child == "base_layer" and LORA in kinds(inner[above]):
+        above, _, child = above.rpartition(".")
+    return (inner[above] if plain else None), child
 
 
 def _places(model: nn.Module) -> Iterator[tuple[str, str, nn.Module]]:
@@ -146,11 +159,6 @@ def _places(model: nn.Module) -> Iterator[tuple[str, str, nn.Module]]:
         steps = path.split(".")
         kept = [step for index, step in enumerate(steps) if ".".join(steps[: index + 1]) not in wrapped]
         yield ".".join(kept), path, module
-
-
-def _routed(storage: Storage, tensor: Tensor, routers: Set[int]) -> Storage:
-    """A router's weight is stored (out, in), be it a linear map's or the declared module's own."""
-    return replace(LINEAR, part="router") if id(tensor) in routers else storage
 
 
 def _merge(sites: list[tuple[str, str, Tensor, Storage, str]]) -> StoredTensor:

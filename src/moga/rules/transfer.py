@@ -1,4 +1,4 @@
-"""What width does to a parameter, as functions of its role and of integers alone.
+"""What width does to a parameter and depth to a branch, as functions of roles and of integers alone.
 
 Together with ``OperatorNorm.scale`` and the table of shape words this is the only place that knows about width.
 """
@@ -7,7 +7,10 @@ from __future__ import annotations
 
 import math
 
+from moga.geometry.norms import OperatorNorm
+
 ROLES = ("input", "hidden", "output", "tied", "vector")
+DEPTH_RULES = ("1/K", "1/sqrt(2K)", "none")
 
 
 def effective_fan(role: str, out: int, in_: int, lookup: bool = False) -> tuple[int, int]:
@@ -72,7 +75,82 @@ def logit_multiplier(base_width: int, width: int) -> float:
     >>> logit_multiplier(64, 512)
     0.125
     """
-    for word, value in (("base_width", base_width), ("width", width)):
-        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-            raise ValueError(f"{word} must be a whole number of at least 1, the number of features; got {value!r}")
+    _check_counts("features", base_width=base_width, width=width)
     return base_width / width
+
+
+def width_factor(norm: OperatorNorm, role: str, base_width: int, width: int) -> float:
+    """What a step without scale is multiplied by when the features on its growing sides become ``width``.
+
+    It is ``scale(width) / scale(base_width)``, so a step of size lr at the base has size lr at every width. For hidden
+    matrices, inputs by lookup and outputs, in r = width / base_width: ``sign`` (and Adam) 1/r, 1, 1/r; ``row`` with p
+    r^(-1/p), 1, r^(-1/p); ``column`` with q r^(1/q - 1), r^(1/q), 1/r; ``spectral`` 1, r^(1/2), r^(-1/2).
+    Source: arXiv 2603.09952; ``sign`` is Tensor Programs V, arXiv 2203.03466.
+
+    >>> from moga.geometry.norms import norm
+    >>> [width_factor(norm("column", q=2), role, 64, 256) for role in ("hidden", "input", "output")]
+    [0.5, 2.0, 0.25]
+    """
+    _check_counts("features", base_width=base_width, width=width)
+    fans = [effective_fan(role, one, one, lookup=True) for one in (width, base_width)]
+    return norm.scale(*fans[0]) / norm.scale(*fans[1])
+
+
+def adamw_rate(lr: float, base_width: int, width: int) -> float:
+    """``lr base_width / width``: AdamW's learning rate for hidden matrices and outputs.
+
+    It is what ``mup-adamw`` with a base does by its scales. Source: Tensor Programs V, arXiv 2203.03466.
+
+    >>> adamw_rate(3e-3, 64, 256)
+    0.00075
+    """
+    _check_counts("features", base_width=base_width, width=width)
+    return lr * base_width / width
+
+
+def adamw_decay(weight_decay: float, base_width: int, width: int) -> float:
+    """``weight_decay sqrt(base_width / width)``: keeps the largest singular value of what a layer does to its inputs.
+
+    Published as weight_decay ~ sqrt(width) for lr ~ 1/width and a step that removes lr weight_decay: together
+    1/sqrt(width). Here a step removes lr weight_decay with lr as it is. An observation on LLaMA-like models, not a
+    theorem; CompleteP (arXiv 2505.01618) has weight_decay ~ width, which is a constant here.
+    Source: arXiv 2510.15262.
+
+    >>> adamw_decay(0.1, 64, 256)
+    0.05
+    """
+    _check_counts("features", base_width=base_width, width=width)
+    return weight_decay * math.sqrt(base_width / width)
+
+
+def branch_multiplier(rule: str, depth: int, base_depth: int | None = None, branches: float = 2) -> float:
+    """What a residual branch is multiplied by in a stack of ``depth`` blocks of ``branches`` branches each.
+
+    - "1/K", K blocks: a step of lr on every weight changes each branch by order lr, aligned with the others, so K of
+      them add up to order lr. CompleteP, arXiv 2505.01618 (there alpha = 1).
+    - "1/sqrt(2K)", 2K branches: K independent random branches add up to order 1 at the start; the learning rate has to
+      fall as 1/sqrt(K). Tensor Programs VI, arXiv 2310.02244; HyperP, arXiv 2603.28743.
+    - "none": 1.
+
+    With ``base_depth`` it is 1 there: ``base_depth / depth``, or the square root of that.
+
+    Raises ValueError for an unknown rule and for what is no number of blocks.
+
+    >>> branch_multiplier("1/K", 32), branch_multiplier("1/sqrt(2K)", 32), branch_multiplier("1/K", 32, base_depth=8)
+    (0.03125, 0.125, 0.25)
+    """
+    if rule not in DEPTH_RULES:
+        raise ValueError(f"unknown depth rule {rule!r}; the rules are {', '.join(DEPTH_RULES)}")
+    _check_counts("blocks", depth=depth, base_depth=1 if base_depth is None else base_depth)
+    if rule == "none":
+        return 1.0
+    ratio = (base_depth or 1) / depth
+    if rule == "1/K":
+        return ratio
+    return math.sqrt(ratio if base_depth else ratio / branches)
+
+
+def _check_counts(what: str, **counts: int) -> None:
+    for word, value in counts.items():
+        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+            raise ValueError(f"{word} must be a whole number of at least 1, the number of {what}; got {value!r}")

@@ -41,6 +41,11 @@ EXCEPTIONS = {
     ("rank up", "hidden", "input"): "input",
     ("few heads", "hidden", "output"): "hidden",  # keys and values of a fixed number of heads
     ("router", "output", "hidden"): "output",  # the number of experts differs too, and is no width
+    ("across", "hidden", "input"): "hidden",  # positions of a fixed number
+    ("across", "hidden", "output"): "hidden",
+    ("features", "hidden", "output"): "output",
+    ("adapter down", "output", "hidden"): "hidden",  # the rank grows with width
+    ("adapter up", "input", "hidden"): "hidden",
 }
 
 
