@@ -9,19 +9,17 @@ from typing import Any
 
 import pytest
 import torch
-from models.decoders import DECODERS, build
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import moga
-from moga.geometry.layout import logical_matrices
 from moga.geometry.network import block_norm
 from moga.geometry.norms import norm
 from moga.geometry.polar import polar_factor
 from moga.optim.checks import PLAIN
 from moga.optim.reference import reference
 from moga.optim.update import batched, new_state
-from moga.rules.updates import COMBINATIONS, operator_norm
+from moga.rules.updates import COMBINATIONS
 
 pytestmark = pytest.mark.filterwarnings("ignore:weight_decay = .* is used nowhere")
 
@@ -271,25 +269,3 @@ def test_a_layout_that_does_not_fit_is_refused_with_the_name_of_the_parameter():
         moga.SteepestDescent([{**group, "layout": "stack,out,in"}], lr=0.1)
     with pytest.raises(ValueError, match=r"parameter 'qkv': interleave = 3 does not divide every block of \[2, 2\]"):
         moga.SteepestDescent([{**group, "layout": "out,in", "blocks": [2, 2], "interleave": 3}], lr=0.1)
-
-
-@pytest.mark.parametrize("recipe,options", [("moga-row", {}), ("moga-column", {"q": 4}), ("muon", {"polar": "exact"})])
-@pytest.mark.parametrize("family", DECODERS)
-def test_every_logical_matrix_of_every_decoder_moves_by_lr(family, recipe, options):
-    model = build(family, 32).double()
-    groups = moga.param_groups(model, recipe, **options)
-    optimizer = moga.SteepestDescent(groups, lr=0.3)
-    before = {parameter: parameter.detach().clone() for parameter in model.parameters()}
-    for seed, parameter in enumerate(model.parameters()):
-        parameter.grad = random([parameter.shape], seed)[0]
-    optimizer.step()
-    for group in groups:
-        if group["norm"] == "adam":
-            continue
-        for parameter in group["params"]:
-            moved = logical_matrices(
-                parameter.detach() - before[parameter], group["layout"], group["blocks"], group["interleave"]
-            )
-            for block, fan in zip(moved, group["fan"], strict=True):
-                sizes = operator_norm(group).measure(block, fan=tuple(fan))
-                torch.testing.assert_close(sizes, torch.full_like(sizes, 0.3), rtol=1e-4, atol=0)

@@ -340,3 +340,31 @@ def test_a_checkpoint_of_torch_distributed_goes_on(entry, tools, flat):
     set_optimizer_state_dict(other, resumed, saved, options=options)
     a, b = tools.run(other.parameters(), resumed, [5]), tools.run(model.parameters(), optimizer, [5])
     torch.testing.assert_close(a, b, rtol=0, atol=0)
+
+
+def test_a_state_of_a_model_whose_logits_were_multiplied_is_refused_by_one_without(tools):
+    model, plain = (torch.nn.Sequential(torch.nn.Embedding(7, 4), torch.nn.Linear(4, 7, bias=False)) for _ in range(2))
+    for one in (model, plain):
+        one[1].weight = one[0].weight
+    moga.scale_logits_(model, base_width=2)
+    saved = moga.optimizer(model, "moga-row", lr=0.1).state_dict()
+    with pytest.warns(UserWarning, match="multiplied"):
+        other = moga.optimizer(plain, "moga-row", lr=0.1)
+    with pytest.raises(ValueError, match=r"saved with logit_scale = 0.5 and has logit_scale = 1.0 here"):
+        other.load_state_dict(saved)
+    moga.optimizer(model, "moga-row", lr=0.1).load_state_dict(saved)
+
+
+def test_the_implementation_is_that_of_the_machine_and_not_of_the_saved_run():
+    saved, other = (
+        moga.optimizer(
+            [("w", torch.nn.Parameter(torch.ones(3, 2)))],
+            "moga-row",
+            lr=0.1,
+            roles={"w": "hidden"},
+            implementation=word,
+        )
+        for word in ("auto", "plain")
+    )
+    other.load_state_dict(saved.state_dict())
+    assert [group["implementation"] for group in other.param_groups] == ["plain"]

@@ -99,7 +99,7 @@ def test_starts_with_and_without_another_width():
     alone = page()
     assert "weights at the start, as the model's code makes them\nMeasured at one width only: how they grow" in alone
     assert alone.endswith(
-        "size: spectral; of a lookup the root mean square\nparameter     std   size\nembed.weight  0.02  0.5 to 0.75"
+        "size: spectral; of a lookup the root mean square\nparameter     std   size\nembed.weight  0.02  0.75.."
     )
     row = start("w", wanted=[1.5, 1.5], other_size=[0.25, 0.25], growth=0.5)
     both = page(other="width 32", start="moga", starts=[row, start("b")])

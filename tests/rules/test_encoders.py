@@ -378,6 +378,8 @@ def test_class_tokens_and_positions_do_not_say_where_the_inputs_are():
     text = r"without a role \(1\):\n  embeddings.patch_embeddings.projection.weight \(Conv2d, .*'embeddings.patch_embed"
     with pytest.raises(ValueError, match=f"(?s){text}"):
         find_roles(model, {"head.weight": "output"})
+    initialize_(model, "moga-row", roles={"head.weight": "output", "*.projection.weight": "input"})
+    assert not model["embeddings"].position_embeddings.any() and model["embeddings"].cls_token.any()
 
 
 def test_rows_can_be_stated_as_what_they_are():

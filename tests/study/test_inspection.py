@@ -38,8 +38,12 @@ def test_every_parameter_is_in_one_kind_and_as_in_the_groups(family):
 
 
 def test_kinds_are_in_the_order_of_the_model_and_roles_by_role():
-    found = inspect_model(build("gpt2", 32), "moga-row")
+    model = build("gpt2", 32)
+    found = inspect_model(model, "moga-row")
     kinds = list(by_pattern(found))
+    order = [name for name, _ in model.named_parameters()]
+    firsts = [order.index(kind["names"][0]) for kind in found["kinds"]]
+    assert firsts == sorted(firsts)
     assert kinds[:4] == [
         "transformer.wte.weight",
         "transformer.wpe.weight",
@@ -52,6 +56,16 @@ def test_kinds_are_in_the_order_of_the_model_and_roles_by_role():
         ("hidden", "row p=2", True),
         ("output", "row p=2", True),
         ("vector", "sign", False),
+    ]
+
+
+def test_what_is_treated_in_another_way_is_another_kind():
+    layers = [nn.Linear(16, 16, bias=False) for _ in range(4)]
+    found = inspect_model(nn.Sequential(nn.Embedding(16, 16), *layers), "muon", roles={"4.weight": "output"})
+    assert [(row["pattern"], row["role"]) for row in found["kinds"]] == [
+        ("0.weight", "input"),
+        ("{1..3}.weight", "hidden"),
+        ("4.weight", "output"),
     ]
 
 
@@ -108,6 +122,7 @@ def test_weights_are_measured_only_where_there_are_some():
         (["a.3.b.0.w", "a.3.b.1.w"], "a.3.b.{0..1}.w"),
         (["10.w", "2.w"], "{2,10}.w"),
         (["conv1.w2"], "conv1.w2"),
+        (["0.e.1.w", "1.e.0.w"], "*.e.*.w"),  # not every pair
     ],
 )
 def test_names_are_collapsed(names, word):

@@ -1,6 +1,7 @@
 """The ``moga`` command: runs the command line and turns what goes wrong into one line and an exit code.
 
-Exit codes: 0 done; 2 bad input (one line on stderr); 130 stopped with Ctrl-C. A bug keeps its traceback.
+Exit codes: 0 done; 1 a check that does not pass; 2 bad input (one line on stderr); 130 stopped with Ctrl-C. A bug
+keeps its traceback.
 """
 
 from __future__ import annotations

@@ -11,6 +11,7 @@ from rich.console import Console
 
 from moga.cli.balls import balls
 from moga.cli.check import check, show_check
+from moga.cli.inspect import inspect
 from moga.cli.smoothness import show, smoothness
 
 if TYPE_CHECKING:
@@ -149,33 +150,7 @@ def _report(directory: Path) -> None:
     typer.echo(f"report: {path}")
 
 
-@app.command()
-def inspect(
-    family: Annotated[str, typer.Argument(help="Model family: gpt2 or llama.", metavar="MODEL")],
-    width: Annotated[int, typer.Option(help="Width of the model.")] = 128,
-    recipe: Annotated[str, typer.Option(help="Recipe whose rules to show.")] = "moga-row",
-    layers: Annotated[int | None, typer.Option(help="Blocks of the model; as in the study by default.")] = None,
-) -> None:
-    """Show which parameter gets which role, layout, norm and scale."""
-    from moga.rules.groups import describe, param_groups
-    from moga.study.models import build_model
-    from moga.study.settings import Settings
-
-    settings = Settings(family=family) if layers is None else Settings(family=family, layers=layers)
-    model = build_model(
-        settings.family,
-        width,
-        layers=settings.layers,
-        head_size=settings.head_size,
-        context=settings.context,
-        seed=0,
-    )
-    groups = param_groups(model, recipe)
-    total = sum(parameter.numel() for group in groups for parameter in group["params"])
-    typer.echo(f"{family}, width {width}, {settings.layers} layers, {total:,} parameters, recipe {recipe}")
-    typer.echo(describe(groups))
-
-
+app.command()(inspect)
 app.command()(balls)
 app.command()(smoothness)
 app.command()(check)

@@ -1,0 +1,335 @@
+"""The compiled step against float64 and against the step of tensor operations; where it is not taken, and why."""
+
+import copy
+import ctypes
+import math
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from moga.optim.checks import PLAIN
+from moga.optim.kernels import build, compiled
+from moga.optim.kernels.compiled import leave
+from moga.optim.kernels.jobs import ROWS, SIGN, jobs_of, normalised
+from moga.optim.reference import reference
+from moga.optim.update import batched, decay, new_state
+
+BASE = {
+    **PLAIN,
+    "lr": 0.1,
+    "lr_scale": 0.5,
+    "momentum": 0.9,
+    "lookahead": None,
+    "weight_decay": 0.2,
+    "betas": [0.9, 0.99],
+    "eps": 1e-8,
+    "layout": "out,in",
+    "scale": 0.7,
+}
+UPDATES = [
+    {"norm": "sign"},
+    {"norm": "sign", "lookahead": 0.3, "momentum": 0.3},
+    {"norm": "row"},
+    {"norm": "row", "p": 1.0, "weight_decay": 0.0},
+    {"norm": "row", "average": "none"},
+    {"norm": "row", "lookahead": 0.2, "momentum": 0.0},
+    {"norm": "column"},
+    {"norm": "column", "q": math.inf},
+    {"norm": "column", "average": "none", "lookahead": "momentum"},
+    {"norm": "adam"},
+    {"norm": "adam", "eps": 0.0, "betas": [0.0, 0.3]},
+]
+LAYOUTS = [
+    {},
+    {"layout": "in,out"},
+    {"layout": "vector"},
+    {"blocks": (2, 2, 2)},
+    {"blocks": (1, 3, 2), "scale": [0.1, 0.2, 0.3]},
+    {"layout": "in,out", "blocks": (1, 3, 2), "scale": [0.1, 0.2, 0.3]},
+    {"layout": "in,out", "blocks": (2, 2, 2), "scale": [0.1, 0.2, 0.3]},
+    {"layout": "stack,out,in"},
+    {"layout": "2*out,in,k"},
+]
+SHAPES = {"stack,out,in": (3, 6, 5), "2*out,in,k": (6, 5, 3, 3), "in,out": (5, 6)}
+DTYPES = [torch.float32, torch.bfloat16, torch.float16, torch.float64]
+
+
+def group_of(*parts, **words):
+    group = {**BASE, "implementation": "c"}
+    for part in (*parts, words):
+        group |= part
+    return group
+
+
+def grads_of(shape, count, size=1.0, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    return [size * torch.randn(shape, generator=generator, dtype=torch.float64) for _ in range(count)]
+
+
+def start(shape, dtype, group, seed=9):
+    weight = grads_of(shape, 1, seed=seed)[0].to(dtype)
+    return weight, new_state(weight, group)
+
+
+def ran(group, shape, dtype, grads, way, size=1.0):
+    """The weight and state after a step for every gradient: ``way`` is "c", "plain" or "float64"."""
+    weight, state = start(shape, dtype, group)
+    weight *= size
+    if way == "float64":
+        weight = weight.double()
+        state = {key: value.double() for key, value in state.items()}
+    for grad in grads:
+        grad = grad.to(dtype)
+        if way == "float64":
+            reference(weight, grad.double(), state, group)
+        elif way == "plain":
+            batched([weight], [grad], [state], {**group, "implementation": "plain"}, None)
+        else:
+            assert not len(leave([weight], [grad], [state], group, decay(group), None))
+    return [weight, *state.values()]
+
+
+def check_errors(group, shape, dtype, grads):
+    """No error is more than twice the plain step's, or a unit in the last place of the largest entry in each step.
+
+    Weights start at 0: what is left in them are the steps, and no rounding of large weights hides an error.
+    """
+    exact, plain, fast = (ran(group, shape, dtype, grads, way, 0.0) for way in ("float64", "plain", "c"))
+    for a, b, c in zip(exact, plain, fast, strict=True):
+        limit = 2 * (b.double() - a).abs().max() + len(grads) * torch.finfo(c.dtype).eps * a.abs().max()
+        assert (c.double() - a).abs().max() <= limit
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("layout", LAYOUTS, ids=lambda layout: "-".join(map(str, layout.values())) or "plain")
+@pytest.mark.parametrize("update", UPDATES, ids=lambda update: "-".join(map(str, update.values())))
+def test_every_update_in_every_layout(update, layout, dtype):
+    group = group_of(update, layout)
+    shape = SHAPES.get(group["layout"], (6, 5))
+    expected = ran(group, shape, dtype, grads_of(shape, 3), "plain")
+    got = ran(group, shape, dtype, grads_of(shape, 3), "c")
+    torch.testing.assert_close(got, expected)
+
+
+sizes = st.sampled_from([0.0, 1e-44, 1e-38, 1e-25, 1e-8, 1.0, 1e30, 1e37])
+
+
+@settings(max_examples=120, deadline=None)
+@given(
+    update=st.sampled_from([one for one in UPDATES if one["norm"] != "adam"]),
+    layout=st.sampled_from(["out,in", "in,out", "vector"]),
+    shape=st.tuples(st.integers(1, 40), st.integers(1, 70)),
+    size=sizes,
+    seed=st.integers(0, 5),
+)
+def test_errors_are_no_larger_than_those_of_tensor_operations(update, layout, shape, size, seed):
+    group = group_of(update, layout=layout)
+    check_errors(group, shape, torch.float32, grads_of(shape, 2, size, seed))
+
+
+@settings(max_examples=40, deadline=None)
+@given(shape=st.tuples(st.integers(1, 9), st.integers(1, 40)), size=st.sampled_from([0.0, 1e-25, 1.0, 1e15]))
+def test_errors_of_adam(shape, size):
+    check_errors(group_of(norm="adam"), shape, torch.float32, grads_of(shape, 3, size))
+
+
+@pytest.mark.parametrize("layout", ["out,in", "in,out"])
+@pytest.mark.parametrize("update", UPDATES, ids=lambda update: "-".join(map(str, update.values())))
+def test_errors_over_many_entries_are_those_of_tensor_operations(update, layout):
+    """In the mean over entries no luck is left, and no allowance is needed but for results that are exact."""
+    group, shape = group_of(update, layout=layout), (64, 300)
+    grads = grads_of(shape, 3)
+    exact, plain, fast = (ran(group, shape, torch.float32, grads, way, 0.0) for way in ("float64", "plain", "c"))
+    for a, b, c in zip(exact, plain, fast, strict=True):
+        limit = 2 * (b.double() - a).square().mean().sqrt() + 1e-9 * a.abs().max()
+        assert (c.double() - a).square().mean().sqrt() <= limit
+
+
+def test_a_planted_error_is_found(monkeypatch):
+    monkeypatch.setattr(compiled, "lookahead", lambda group: 0.810002)  # momentum squared is 0.81
+    with pytest.raises(AssertionError):
+        check_errors(group_of(norm="row"), (6, 50), torch.float32, grads_of((6, 50), 3))
+
+
+@pytest.mark.parametrize("update", UPDATES, ids=lambda update: "-".join(map(str, update.values())))
+@pytest.mark.parametrize("layout", ["out,in", "in,out"])
+def test_threads_change_no_bit(update, layout):
+    group, results, before = group_of(update, layout=layout), [], torch.get_num_threads()
+    try:
+        for threads in (1, 2, 5):
+            torch.set_num_threads(threads)
+            results.append(ran(group, (301, 333), torch.float32, grads_of((301, 333), 2), "c"))
+    finally:
+        torch.set_num_threads(before)
+    for other in results[1:]:
+        torch.testing.assert_close(other, results[0], rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("update", UPDATES, ids=lambda update: "-".join(map(str, update.values())))
+def test_what_is_not_finite_spreads_alike(update, dtype, bad):
+    group, grads = group_of(update), grads_of((4, 40), 3)
+    grads[0][2, 3] = bad
+    expected, got = (ran(group, (4, 40), dtype, grads, way) for way in ("plain", "c"))
+    torch.testing.assert_close(got, expected, equal_nan=True)
+    assert any(one.isnan().any() for one in got) or group["norm"] == "adam"
+
+
+@pytest.mark.parametrize("update", UPDATES, ids=lambda update: "-".join(map(str, update.values())))
+def test_a_dropped_step_and_a_rate_of_zero(update):
+    group = group_of(update)
+    weight, state = start((6, 5), torch.float32, group)
+    before = copy.deepcopy((weight, state))
+    nan = torch.full((6, 5), math.nan)
+    assert leave([weight], [nan], [state], group, decay(group), torch.tensor(False)) == []
+    torch.testing.assert_close((weight, state), before, rtol=0, atol=0)
+    for rate in (0.0, torch.tensor(0.0), torch.tensor([0.0], dtype=torch.float64)):
+        assert leave([weight], [torch.ones(6, 5)], [state], group | {"lr": rate}, 0.2, torch.tensor(True)) == []
+        assert torch.equal(weight, before[0])
+
+
+def test_many_tensors_at_once_and_a_tensor_as_rate():
+    group = group_of(norm="row", lr=torch.tensor(0.1))
+    shapes = [(3, 4), (1, 1), (200, 300), (0, 3), (7, 1000), (1, 20000)]
+    fast = [start(shape, torch.float32, group) for shape in shapes]
+    slow = copy.deepcopy(fast)
+    grads = [grads_of(shape, 1)[0].float() for shape in shapes]
+    for made, word in ((fast, "c"), (slow, "plain")):
+        batched([w for w, _ in made], grads, [state for _, state in made], group | {"implementation": word}, None)
+    torch.testing.assert_close(fast, slow)
+
+
+def test_autograd_learns_of_the_change():
+    group = group_of(norm="sign")
+    weight, state = start((2, 3), torch.float32, group)
+    versions = weight._version, state["momentum_buffer"]._version
+    leave([weight], [torch.ones(2, 3)], [state], group, 0.0, None)
+    assert weight._version > versions[0] and state["momentum_buffer"]._version > versions[1]
+
+
+@pytest.mark.parametrize(
+    "words, tensor",
+    [
+        ({"norm": "row", "p": 3.0}, torch.ones(4, 6)),
+        ({"norm": "spectral"}, torch.ones(4, 6)),
+        ({"norm": "row", "constraint": "sphere"}, torch.ones(4, 6)),
+        ({"norm": "row", "average": "sum"}, torch.ones(4, 6)),
+        ({"norm": "row", "state_dtype": "bfloat16"}, torch.ones(4, 6)),
+        ({"norm": "row", "rounding": "stochastic"}, torch.ones(4, 6, dtype=torch.bfloat16)),
+        ({"norm": "row"}, torch.ones(6, 4).T),
+        ({"norm": "row"}, torch.ones(4, 6, dtype=torch.float32).as_subclass(torch.nn.Buffer)),
+        ({"norm": "column", "blocks": (4, 4), "interleave": 2}, torch.ones(8, 6)),
+        ({"norm": "column", "layout": "in,out,k"}, torch.ones(4, 6, 2)),
+        ({"norm": "row", "implementation": "plain"}, torch.ones(4, 6)),
+        ({"norm": "row", "lr": torch.tensor(1, dtype=torch.int64)}, torch.ones(4, 6)),
+    ],
+    ids=lambda part: "-".join(map(str, part.values())) if isinstance(part, dict) else "",
+)
+def test_the_rest_is_left_to_tensor_operations(words, tensor):
+    group = group_of(words)
+    grad = torch.ones_like(tensor)
+    assert list(leave([tensor], [grad], [new_state(tensor, group)], group, 0.0, None)) == [0]
+
+
+def test_a_gradient_of_another_order_in_memory_is_left():
+    group = group_of(norm="row")
+    weight, state = start((4, 6), torch.float32, group)
+    assert leave([weight], [torch.ones(6, 4).T], [state], group, 0.0, None) == [0]
+
+
+def test_rows_of_one_entry_are_signs_and_kept_in_one_run():
+    [job] = jobs_of((torch.Size((500,)),), group_of(layout="vector"), "row")
+    assert (job.kind, job.rows, job.cols) == (SIGN, 1, 500)
+    [job] = jobs_of((torch.Size((500,)),), group_of(layout="vector"), "column")
+    assert (job.kind, job.rows, job.cols) == (ROWS, 1, 500)
+
+
+def test_which_norms_have_a_compiled_step():
+    words = {one["norm"]: normalised(group_of(one)) for one in UPDATES if "p" not in one and "q" not in one}
+    assert words == {"sign": "entry", "row": "row", "column": "column", "adam": "adam"}
+
+
+@pytest.fixture
+def fresh(monkeypatch, tmp_path):
+    """No library in the cache, and nothing remembered of earlier calls."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    cached = (build.step_of, build._warn, build._own_directory)
+    for function in cached:
+        function.cache_clear()
+    yield tmp_path
+    for function in cached:
+        function.cache_clear()
+
+
+@pytest.mark.parametrize(
+    "compiler, text", [("no-such-compiler", "'no-such-compiler' is not there"), ("false", "failed to make")]
+)
+def test_without_a_compiler_the_word_decides(fresh, monkeypatch, compiler, text):
+    monkeypatch.setenv("CC", compiler)
+    group = group_of(norm="row", implementation="auto")
+    weight, state = start((4, 6), torch.float32, group)
+    with pytest.warns(UserWarning, match=f'{text}.*Install gcc.*implementation="plain"'):
+        assert leave([weight], [weight], [state], group, 0.0, None) == [0]
+    with pytest.raises(build.Unavailable, match=text):
+        leave([weight], [weight], [state], group | {"implementation": "c"}, 0.0, None)
+
+
+def test_the_warning_comes_once(fresh, monkeypatch, recwarn):
+    monkeypatch.setenv("CC", "no-such-compiler")
+    for _ in range(3):
+        assert build.available("float32", "auto") is None
+    assert len(recwarn) == 1
+
+
+def test_no_compiler_of_any_name(fresh, monkeypatch):
+    monkeypatch.delenv("CC", raising=False)
+    monkeypatch.setattr(build.shutil, "which", lambda name: None)
+    with pytest.raises(build.Unavailable, match=r"there is no C compiler \(gcc, cc\)"):
+        build.available("float32", "c")
+
+
+def test_a_torch_without_threads_to_share(fresh, monkeypatch):
+    monkeypatch.setattr(build.ctypes, "CDLL", lambda name: object())
+    with pytest.raises(build.Unavailable, match="this torch has no GNU OpenMP"):
+        build.available("float32", "c")
+
+
+def test_a_broken_library(fresh):
+    place = fresh / "moga" / f"step-float32-{build._key(build._compiler())}.so"
+    place.parent.mkdir()
+    place.write_text("no library")
+    with pytest.raises(build.Unavailable, match="cannot be loaded"):
+        build.available("float32", "c")
+
+
+def test_a_cache_that_cannot_be_written(fresh, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", "/proc/nowhere")
+    assert build._directory().name.startswith("moga-")
+    assert build._directory() == build._directory()
+
+
+def test_compiled_once_and_found_again(fresh):
+    step = build.available("float16", "c")
+    [made] = (fresh / "moga").iterdir()
+    when = made.stat().st_mtime_ns
+    build.step_of.cache_clear()
+    assert build.available("float16", "c") is not step
+    assert [one.stat().st_mtime_ns for one in (fresh / "moga").iterdir()] == [when]
+
+
+def test_no_memory_for_the_tasks(monkeypatch):
+    monkeypatch.setattr(compiled, "available", lambda stored, word: lambda *arguments: 1)
+    group = group_of(norm="row")
+    weight, state = start((4, 6), torch.float32, group)
+    with pytest.raises(MemoryError, match="no memory for its list of tasks"):
+        leave([weight], [weight], [state], group, 0.0, None)
+
+
+def test_the_library_brings_no_threads_of_its_own(fresh):
+    assert ctypes.CDLL(None).GOMP_parallel
+    build.available("float32", "c")
+    [made] = (fresh / "moga").iterdir()
+    assert b"libgomp" not in made.read_bytes() and b"GOMP_parallel" in made.read_bytes()
