@@ -176,6 +176,14 @@ def test_adapters_of_convolutions():
     }
 
 
+def test_the_magnitudes_of_a_convolution_are_a_vector_of_three_dimensions():
+    model = adapted(build_encoder("whisper", 32), target_modules=["conv2"], use_dora=True)
+    [magnitude] = [one for one in find_roles(model) if "magnitude" in one.name]
+    assert (magnitude.role, magnitude.layout, tuple(magnitude.parameter.shape)) == ("vector", "vector", (1, 32, 1))
+    initialize_(model, "moga-row")
+    assert magnitude.parameter.any()
+
+
 def test_the_copy_of_a_head_that_trains_is_an_output():
     model = build_encoder("bert", 32, "BertForSequenceClassification", num_labels=7)
     model = adapted(model, task_type="SEQ_CLS", target_modules=["query"])
