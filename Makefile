@@ -1,6 +1,5 @@
 # make demo   a learning-rate transfer study on this machine, with a report to open in a browser
 # make test   everything that a change has to pass
-# timm's metadata asks for torchvision, which does not load beside the pinned torch: it lies where only its tests look.
 # Both set up .venv by themselves; a second run finds its stamp files and installs nothing again.
 
 PYTHON ?= python3
@@ -31,6 +30,7 @@ $(STUDY): .venv/.created pyproject.toml constraints.txt
 	$(BIN)/pip install -c constraints.txt -e '.[study]'
 	@touch $@
 
+# timm's metadata asks for torchvision, which does not load beside the pinned torch: it lies where only its tests look.
 $(DEV): .venv/.created pyproject.toml constraints.txt
 	$(BIN)/pip install -c constraints.txt -e '.[study,dev]'
 	$(BIN)/pip install --no-deps --upgrade --target .venv/timm timm==1.0.31

@@ -86,6 +86,7 @@ CONTESTANTS: dict[str, Callable[[list[nn.Parameter]], Step]] = {
     "heavyball SignLaProp": peer("heavyball", "SignLaProp"),
     "torch Muon": peer("torch.optim", "Muon", weight_decay=0.1),
     "moga spectral": ours("spectral"),
+    "moga spectral, bfloat16": ours("spectral", polar_dtype="bfloat16"),
     "pytorch_optimizer Muon": peer("pytorch_optimizer", "Muon", mark="use_muon"),
     "heavyball Muon": peer("heavyball", "Muon"),
 }

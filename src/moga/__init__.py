@@ -25,6 +25,7 @@ __all__ = [
     "find_roles",
     "fold_branches_",
     "fold_logits_",
+    "import_state",
     "initialize_",
     "modular_norm",
     "norm",

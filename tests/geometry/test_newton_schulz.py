@@ -5,16 +5,20 @@ import math
 import pytest
 import torch
 
+from moga.geometry import newton_schulz
 from moga.geometry.newton_schulz import (
+    BLOCK,
     CUBIC,
     GRAM_RATIO,
     POLAR_EXPRESS,
     QUINTIC,
+    fewest_products,
     gram_iteration,
-    gram_where_cheaper,
     plain_iteration,
+    runs_of,
     safety,
     schedule,
+    symmetric_product,
 )
 
 CUSHION = 0.02407327424182761  # arXiv 2505.16932, Appendix G
@@ -107,27 +111,93 @@ def test_the_gram_form_is_the_plain_form(steps, shape):
         torch.testing.assert_close(gram_iteration(X, rows), plain_iteration(X, rows), rtol=1e-9, atol=1e-11)
 
 
-def products(function, short, long, monkeypatch):
+@pytest.mark.parametrize("shape", [(400, 500), (2, 300, 400), (2, 2, 260, 700)], ids=str)
+@pytest.mark.parametrize("order", ["wide", "tall"])
+def test_the_gram_form_of_large_and_stacked_matrices(shape, order):
+    """From the diagonal on, one after another, and in either order in memory."""
+    X = normal(shape).double() / 100
+    X = X.mT.contiguous().mT if order == "tall" else X
+    for runs in (None, [1] * 5):
+        moved = gram_iteration(X, [QUINTIC] * 5, runs)
+        torch.testing.assert_close(moved, plain_iteration(X, [QUINTIC] * 5), rtol=1e-9, atol=1e-11)
+        assert moved.shape == X.shape
+
+
+@pytest.mark.parametrize("size", [1, 2 * BLOCK - 1, 2 * BLOCK, 2 * BLOCK + 1, 3 * BLOCK])
+def test_a_symmetric_product_is_its_upper_half_mirrored(size):
+    A = normal((size, 30)).double()
+    R = A @ A.mT
+    for found, expected in ((symmetric_product(A, A.mT), R), (symmetric_product(R, R, R, 2.0, 3.0), 2 * R + 3 * R @ R)):
+        torch.testing.assert_close(found, expected)
+        assert size < 2 * BLOCK or torch.equal(found[:BLOCK, BLOCK:], found[BLOCK:, :BLOCK].mT)
+
+
+def normal(shape, seed=0):
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
+
+
+def spread(shape, power):
+    """Singular values 1, 1 / 2^power, 1 / 3^power, ..."""
+    U, _, Vh = torch.linalg.svd(normal(shape), full_matrices=False)
+    return (U * (torch.arange(1.0, min(shape[-2:]) + 1) ** -power)) @ Vh
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("shape", [(4, 64, 64), (4, 64, 128), (2, 128, 512), (300, 320), (256, 1024)], ids=str)
+@pytest.mark.parametrize("name", ["quintic", "polar-express"])
+def test_the_error_of_the_fast_form_is_at_most_twice_that_of_the_plain_form(name, shape, dtype):
+    rows = [QUINTIC] * 5 if name == "quintic" else schedule(POLAR_EXPRESS, 6, safety(dtype))
+    for G in (normal(shape), spread(shape, 1), spread(shape, 2), spread(shape, 9)):
+        X = G / torch.linalg.matrix_norm(G, keepdim=True)
+        exact = plain_iteration(X.double(), rows)
+        fast, plain = (function(X.to(dtype), rows).double() for function in (fewest_products, plain_iteration))
+        assert (fast - exact).square().mean() <= 4 * (plain - exact).square().mean()
+
+
+def test_pairs_everywhere_would_break_that_bound():
+    X = normal((256, 400)) / normal((256, 400)).norm()
+    exact = plain_iteration(X.double(), [QUINTIC] * 5)
+    pairs, plain = (f(X, [QUINTIC] * 5).double() for f in (gram_iteration, plain_iteration))
+    assert (pairs - exact).square().mean() > 4 * (plain - exact).square().mean()
+
+
+def products(function, short, long, dtype, monkeypatch):
     """Multiplications of a short x short matrix that the matrix products of ``function`` amount to."""
     counted = []
-    multiply = torch.Tensor.__matmul__
+    multiply = newton_schulz._product
 
-    def counting(A, B):
+    def counting(A, B, *rest):
         counted.append(A.shape[-2] * A.shape[-1] * B.shape[-1] / short**3)
-        return multiply(A, B)
+        return multiply(A, B, *rest)
 
     with monkeypatch.context() as patch:
-        patch.setattr(torch.Tensor, "__matmul__", counting)
-        function(torch.zeros(short, long), schedule(POLAR_EXPRESS, 6, 1.01))
+        patch.setattr(newton_schulz, "_product", counting)
+        function(torch.zeros(short, long, dtype=dtype), [QUINTIC] * 5)
     return sum(counted)
 
 
 def test_the_form_with_fewer_products_is_taken(monkeypatch):
-    for short, long in ((8, 8), (8, 11), (8, 12), (8, 13), (8, 32)):
-        plain, gram, taken = (
-            products(function, short, long, monkeypatch)
-            for function in (plain_iteration, gram_iteration, gram_where_cheaper)
-        )
-        assert taken == min(plain, gram), (short, long)
-        assert (gram < plain) == (long > GRAM_RATIO * short)
-    assert 1 - gram / plain == pytest.approx(0.28, abs=0.005)  # at 1 to 4
+    def forms(short, long, dtype):
+        runs = ([1] * 5, [2, 1, 2], [2, 1, 1, 1])
+        made = [lambda X, rows, run=run: gram_iteration(X, rows, run) for run in runs]
+        return [products(form, short, long, dtype, monkeypatch) for form in (*made, fewest_products)]
+
+    for short, long in ((64, 64), (64, 88), (64, 96), (64, 104), (64, 256)):
+        plain, pairs, first, taken = forms(short, long, torch.bfloat16)
+        assert taken == min(plain, pairs), (short, long)
+        assert (pairs < plain) == (first < plain) == (long > GRAM_RATIO * short)
+        assert forms(short, long, torch.float32)[3] == min(plain, first)
+    assert (plain, pairs, first) == (45, 35, 40)  # 5 (2 * 4 + 1); a pair has 2 * 4 + 5 in place of 2 (2 * 4 + 1)
+    plain, _, first, taken = forms(768, 768, torch.float32)  # four blocks of 192 rows: 10 of 16 are computed
+    assert taken == plain == 5 * (2 * 10 / 16 + 1) < first
+
+
+def test_small_matrices_take_the_plain_form():
+    X = normal((2, 63, 200)).bfloat16() / 200
+    assert torch.equal(fewest_products(X, [QUINTIC] * 5), plain_iteration(X, [QUINTIC] * 5))
+
+
+def test_a_single_step_has_no_pair():
+    X = normal((64, 200)) / 200
+    torch.testing.assert_close(fewest_products(X, [QUINTIC]), plain_iteration(X, [QUINTIC]))
+    assert [runs_of(steps) for steps in (0, 1, 2, 7)] == [[], [1], [2], [2, 1, 2, 2]]

@@ -52,6 +52,14 @@ SAFETY = {"wide": 1.01, "narrow": 1.1}
 # product costs long / short times a short one. So the Gram form has less to compute from this ratio on.
 GRAM_RATIO = 1.5
 
+# A symmetric product on the CPU is computed in as many rows at a time, from the diagonal on: of n blocks, n (n + 1) / 2
+# instead of n^2. Fewer rows, and the product of a block runs below the machine's speed.
+BLOCK = 192
+
+# Below that many rows there is little to save, and no averaging of rounding errors: pairs in bfloat16 leave some 2 x 4
+# matrices at 1.25 that end below 1.21 in the plain form, as those of 64 rows and more do in either.
+PAIRED = 64
+
 
 def schedule(rows: Sequence[Coefficients], steps: int, divisor: float = 1.0) -> list[Coefficients]:
     """The coefficients of ``steps`` steps; the last row is repeated, and every other row is of ``p(x / divisor)``.
@@ -84,14 +92,19 @@ def plain_iteration(X: Tensor, rows: Sequence[Coefficients]) -> Tensor:
     return X
 
 
-def gram_iteration(X: Tensor, rows: Sequence[Coefficients]) -> Tensor:
-    """The same map as :func:`plain_iteration`, two steps at a time in the Gram matrix ``R = X X^T`` of the short side.
+def gram_iteration(X: Tensor, rows: Sequence[Coefficients], runs: Sequence[int] | None = None) -> Tensor:
+    """The same map as :func:`plain_iteration` of (..., short, long), with fewer products, and half of most of these.
 
-    The first step of a pair is ``X -> Z1 X``, so ``R -> Z1 R Z1``; the second is then found from ``R`` alone, and
-    ``X -> Z2 Z1 X`` is applied once. The pair ends with a restart, ``R`` anew from ``X``: rounding makes ``R``
-    indefinite by a multiple of the precision, each ``Z R Z`` multiplies that by up to ``a^2`` (68 in the first step of
-    polar-express, 16 in the next two), and a negative eigenvalue of order 1 makes the next step diverge. One pair is
-    what bfloat16 can bear: three steps without a restart end at 1e19 for some 16 x 16 matrices.
+    ``runs`` says how many steps are taken at a time, 1 or 2; by default two, and where the number of steps is odd the
+    second turn is a single step: 2, 1, 2, ... Two steps are taken in the Gram matrix ``R = X X^T`` of the short side.
+    The first is ``X -> Z1 X``, so ``R -> Z1 R Z1``; the second is then found from ``R`` alone, and ``X -> Z2 Z1 X`` is
+    applied once. All short products are polynomials of one matrix: symmetric. Multiples of the identity are left out
+    of ``Z = a I + P`` and meet their factor within a product, with one rounding.
+
+    Each run ends with a restart, ``R`` anew from ``X``: rounding makes ``R`` indefinite by a multiple of the precision,
+    each ``Z R Z`` multiplies that by up to ``a^2`` (68 in the first step of polar-express, 16 in the next two), and a
+    negative eigenvalue of order 1 makes the next step diverge. Two steps are what bfloat16 can bear: three steps
+    without a restart end at 1e19 for some 16 x 16 matrices.
 
     Source: Dao AI Lab, "Gram Newton-Schulz", 2026, where one restart does for five steps in float16.
 
@@ -99,23 +112,84 @@ def gram_iteration(X: Tensor, rows: Sequence[Coefficients]) -> Tensor:
     >>> bool((gram_iteration(X, [QUINTIC] * 5) - plain_iteration(X, [QUINTIC] * 5)).abs().max() < 1e-5)
     True
     """
-    eye = torch.eye(X.shape[-2], dtype=X.dtype, device=X.device)
-    for start in range(0, len(rows) - 1, 2):
-        R = X @ X.mT
-        (a, b, c), second = rows[start], rows[start + 1]
-        Z = a * eye + b * R + c * R @ R
-        R = Z @ R @ Z
-        a, b, c = second
-        X = ((a * eye + b * R + c * R @ R) @ Z) @ X
-    return plain_iteration(X, rows[-1:]) if len(rows) % 2 else X
+    if X.ndim > 2 and _blockwise(X):  # one after another: as fast, and in the memory of one
+        moved = [gram_iteration(one, rows, runs) for one in X.flatten(0, -3)]
+        return (torch.stack(moved) if len(moved) > 1 else moved[0]).reshape(X.shape)
+    if X.ndim > 3:
+        return gram_iteration(X.flatten(0, -3), rows, runs).reshape(X.shape)
+    start, stands = 0, X.mT.is_contiguous()
+    for run in runs_of(len(rows)) if runs is None else runs:
+        R = symmetric_product(X, X.mT)
+        a, b, c = rows[start]
+        P = symmetric_product(R, R, R, b, c) if c else b * R
+        if run == 2:
+            second, b, c = rows[start + 1]
+            R = symmetric_product(R, P, R, a)
+            R = symmetric_product(R, P, R, a)
+            P2 = symmetric_product(R, R, R, b, c) if c else b * R
+            P = symmetric_product(P2, P, P2, a).add_(P, alpha=second)  # (a2 I + P2)(a I + P) less the identity
+            a *= second
+        X = _product(X.mT, P, X.mT, a).mT if stands else _product(P, X, X, a)  # in the memory order of X
+        start += run
+    return X
 
 
-def gram_where_cheaper(X: Tensor, rows: Sequence[Coefficients]) -> Tensor:
-    """The Gram form of ``X`` (..., short, long) where it computes less, from ``long > 1.5 short``; else the plain form.
+def runs_of(steps: int) -> list[int]:
+    """Two steps at a time; an odd one between the first pair and the others, where its rounding matters least.
+
+    >>> runs_of(6), runs_of(5), runs_of(1)
+    ([2, 2, 2], [2, 1, 2], [1])
+    """
+    pairs = [2] * (steps // 2)
+    return pairs[:1] + [1] * (steps % 2) + pairs[1:]
+
+
+def fewest_products(X: Tensor, rows: Sequence[Coefficients]) -> Tensor:
+    """:func:`plain_iteration` of ``X`` (..., short, long), from ``short = 64`` on in fewer products.
+
+    Steps are taken in pairs where ``long > 1.5 short``; in float32 or wider the first two alone, as later pairs more
+    than double the error of the plain form (which in bfloat16 rounds three times as often).
 
     >>> X = torch.tensor([[0.5, 0.0], [0.0, 0.25]])
-    >>> torch.equal(gram_where_cheaper(X, [CUBIC] * 2), plain_iteration(X, [CUBIC] * 2))
+    >>> torch.allclose(fewest_products(X, [CUBIC] * 2), plain_iteration(X, [CUBIC] * 2))
     True
     """
-    short, long = X.shape[-2:]
-    return gram_iteration(X, rows) if long > GRAM_RATIO * short else plain_iteration(X, rows)
+    steps, (short, long) = len(rows), X.shape[-2:]
+    if short < PAIRED:
+        return plain_iteration(X, rows)
+    if long <= GRAM_RATIO * short or steps < 2:
+        return gram_iteration(X, rows, [1] * steps)
+    narrow = torch.finfo(X.dtype).bits < 32
+    return gram_iteration(X, rows, runs_of(steps) if narrow else [2, *[1] * (steps - 2)])
+
+
+def symmetric_product(A: Tensor, B: Tensor, C: Tensor | None = None, beta: float = 1.0, alpha: float = 1.0) -> Tensor:
+    """``beta C + alpha A B`` of (n, k), (k, n) or batches of them, where ``C`` and ``A B`` are symmetric.
+
+    A large one on the CPU is computed from the diagonal on and mirrored. Without ``C`` it is ``A B``.
+
+    >>> A = torch.randn(300, 20)
+    >>> torch.allclose(symmetric_product(A, A.mT), A @ A.mT, atol=1e-4)
+    True
+    """
+    if not _blockwise(A) or A.ndim > 2:
+        return _product(A, B, C, beta, alpha)
+    size = len(A)
+    product = A.new_empty(size, size)
+    for top in range(0, size, BLOCK):
+        rows = slice(top, top + BLOCK)
+        part = _product(A[rows], B[:, top:], None if C is None else C[rows, top:], beta, alpha)
+        product[rows, top:] = part
+        product[top + BLOCK :, rows] = part[:, BLOCK:].mT
+    return product
+
+
+def _blockwise(X: Tensor) -> bool:
+    return X.is_cpu and X.shape[-2] >= 2 * BLOCK
+
+
+def _product(A: Tensor, B: Tensor, C: Tensor | None, beta: float, alpha: float = 1.0) -> Tensor:
+    """``beta C + alpha A B``, rounded once."""
+    if C is None:
+        return A @ B
+    return (torch.addmm if A.ndim == 2 else torch.baddbmm)(C, A, B, beta=beta, alpha=alpha)

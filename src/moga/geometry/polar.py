@@ -12,7 +12,7 @@ from moga.geometry.newton_schulz import (
     CUBIC,
     POLAR_EXPRESS,
     QUINTIC,
-    gram_where_cheaper,
+    fewest_products,
     plain_iteration,
     safety,
     schedule,
@@ -26,6 +26,10 @@ def work_dtype(dtype: torch.dtype) -> torch.dtype:
     (torch.float32, torch.float64)
     """
     return torch.promote_types(dtype, torch.float32)
+
+
+# The words for the arithmetic of the iterations; None is float32, or float64 for float64 matrices.
+POLAR_DTYPES: dict[str, torch.dtype | None] = {"float32": None, "bfloat16": torch.bfloat16}
 
 
 @dataclass(frozen=True)
@@ -53,16 +57,17 @@ class PolarMethod:
 
 def _exact(X: Tensor, steps: int) -> Tensor:
     """From the singular value decomposition; singular values that are rounding errors count as 0."""
-    U, S, Vh = torch.linalg.svd(X, full_matrices=False)
+    finite = torch.isfinite(X[..., :1, :1])  # of a matrix that is not, all entries are NaN; svd would raise
+    U, S, Vh = torch.linalg.svd(torch.where(finite, X, torch.zeros_like(X)), full_matrices=False)
     floor = S[..., :1] * torch.finfo(X.dtype).eps * max(X.shape[-2:])
     factor: Tensor = (U * (S > floor).to(X.dtype).unsqueeze(-2)) @ Vh
-    return factor
+    return torch.where(finite, factor, torch.full_like(factor, torch.nan))
 
 
 POLAR: dict[str, PolarMethod] = {
     "exact": PolarMethod(_exact, 0, Band(1e-4, 0.9999, 1.0001), None, "singular value decomposition"),
     "quintic": PolarMethod(
-        lambda X, steps: plain_iteration(X, [QUINTIC] * steps),
+        lambda X, steps: fewest_products(X, [QUINTIC] * steps),
         5,
         Band(0.002, 0.68, 1.21),
         Band(0.01, 0.64, 1.22),
@@ -83,7 +88,7 @@ POLAR: dict[str, PolarMethod] = {
         "arXiv 2505.16932, Algorithm 1",
     ),
     "gram": PolarMethod(
-        lambda X, steps: gram_where_cheaper(X, schedule(POLAR_EXPRESS, steps, safety(X.dtype))),
+        lambda X, steps: fewest_products(X, schedule(POLAR_EXPRESS, steps, safety(X.dtype))),
         6,
         Band(0.001, 0.99, 1.01),
         Band(0.01, 0.94, 1.02),
@@ -104,8 +109,9 @@ def polar_factor(
     - ``cubic``: the classical Newton-Schulz iteration; 20 steps bring 0.001 and more to within 0.001 of 1.
     - ``polar-express``: six steps bring 0.001 and more to within 0.01 of 1; five steps, at the price of ``quintic``,
       to between 0.84 and 1.13.
-    - ``gram``: the same map, iterated in the Gram matrix of the short side where that computes less (sides of more
-      than 1 to 1.5): 28 % less at 1 to 4, and up to half.
+    - ``gram``: the same map with fewer products, as ``quintic`` has them too: two steps at a time in the Gram matrix of
+      the short side where that computes less (sides of more than 1 to 1.5), and on the CPU only one half of every
+      symmetric product. Of bfloat16 matrices of 768 x 3072 that leaves 60 % of the plain form's multiplications.
 
     ``steps`` is the method's own number where None. The iterations run in ``dtype``, by default float32 or wider;
     bfloat16 is faster where the device has it, in wider bands: :data:`POLAR` has the numbers. ``G`` is divided by its
@@ -132,28 +138,35 @@ def polar_factor(
     run_dtype = _run_dtype(G, method, dtype)
     if G.numel() == 0:
         return torch.zeros_like(G)
-    X, finite = _normalised(G.to(torch.promote_types(work_dtype(G.dtype), run_dtype)))
+    X = _normalised(G.to(torch.promote_types(work_dtype(G.dtype), run_dtype)))
     tall = X.shape[-2] > X.shape[-1]
     X = row.function((X.mT if tall else X).to(run_dtype), row.steps if steps is None else steps)
-    X = X.mT if tall else X
-    return torch.where(finite, X, torch.full_like(X, torch.nan)).to(G.dtype)
+    return (X.mT if tall else X).to(G.dtype)
 
 
 def _run_dtype(G: Tensor, method: str, dtype: torch.dtype | None) -> torch.dtype:
     if dtype is None:
         return work_dtype(G.dtype)
+    check_dtype(method, dtype)
+    return dtype
+
+
+def check_dtype(method: str, dtype: torch.dtype) -> None:
+    """Raises ValueError for a dtype that is not floating-point or in which the method cannot run.
+
+    >>> check_dtype("quintic", torch.bfloat16)
+    """
     if not dtype.is_floating_point:
         raise ValueError(f"polar factors are computed in a floating-point dtype; got {dtype}")
     if POLAR[method].bfloat16 is None and work_dtype(dtype) != dtype:
         able = [word for word, row in POLAR.items() if row.bfloat16]
         raise ValueError(f"method {method!r} runs in float32 or wider; got {dtype}, in which {', '.join(able)} can run")
-    return dtype
 
 
-def _normalised(X: Tensor) -> tuple[Tensor, Tensor]:
-    """``X`` at Frobenius norm 1, with zeros for matrices that are not finite, and which are."""
+def _normalised(X: Tensor) -> Tensor:
+    """``X`` at Frobenius norm 1; NaN throughout in place of a matrix that is not finite."""
     peak = X.abs().amax((-2, -1), keepdim=True)
-    finite = torch.isfinite(peak)
-    X = torch.where(finite, X / torch.where(peak == 0, torch.ones_like(peak), peak), torch.zeros_like(X))
+    X = X / torch.where(peak == 0, torch.ones_like(peak), peak)
     size = torch.linalg.matrix_norm(X, keepdim=True)
-    return X / torch.where(size == 0, torch.ones_like(size), size), finite
+    size = torch.where(torch.isfinite(peak), size, torch.full_like(size, torch.nan))
+    return X / torch.where(size == 0, torch.ones_like(size), size)

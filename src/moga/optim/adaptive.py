@@ -6,6 +6,7 @@ many tensors of one shape.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -30,13 +31,22 @@ def adam(G: Sequence[Tensor], states: States, step: Step, prefix: str = "") -> l
     m = advance(states, prefix + "exp_avg", G, 1 - b1, step)
     v = advance_squares(states, prefix + "exp_avg_sq", squares, 1 - b2, step)
     t = torch.stack(steps).to(m[0].dtype).clamp(min=1)
-    D = torch._foreach_div(v, list((1 - b2**t).unbind()))
+    D = torch._foreach_div(v, list(_corrections(b2, t).unbind()))
     torch._foreach_sqrt_(D)
     torch._foreach_add_(D, step.group["eps"])
     torch._foreach_reciprocal_(D)
     torch._foreach_mul_(D, m)
-    torch._foreach_div_(D, list((1 - b1**t).unbind()))
+    torch._foreach_div_(D, list(_corrections(b1, t).unbind()))
     return _at_rest(D, v, step)
+
+
+def _corrections(b: float, t: Tensor) -> Tensor:
+    """``1 - b^t`` without the difference of two numbers near 1: at b = 0.999 it would have three digits in float32.
+
+    >>> _corrections(0.999, torch.tensor([1.0])), _corrections(0.0, torch.tensor([1.0]))
+    (tensor([0.0010]), tensor([1.]))
+    """
+    return -torch.expm1(t * (math.log(b) if b else -math.inf))
 
 
 def rmsprop(G: Sequence[Tensor], states: States, step: Step) -> list[Tensor]:

@@ -11,7 +11,7 @@ from moga.optim.checks import warn_if_nothing_decays
 from moga.optim.steepest_descent import SteepestDescent
 from moga.rules.groups import param_groups
 
-OWN = ("nonfinite", "maximize", "state_dtype", "rounding")
+OWN = ("nonfinite", "maximize", "state_dtype", "rounding", "implementation", "distribute", "polar_dtype")
 
 
 def optimizer(
@@ -26,8 +26,8 @@ def optimizer(
         model: a module, or (name, tensor) pairs whose roles are stated: ``roles={"*": "hidden"}``.
         recipe: a name from :data:`moga.RECIPES`, or a dict role -> update.
         lr: size of one update in each group's norm.
-        options: ``nonfinite``, ``maximize``, ``state_dtype`` and ``rounding`` of :class:`SteepestDescent`; all others
-            as in :func:`moga.param_groups`.
+        options: ``nonfinite``, ``maximize``, ``state_dtype``, ``rounding``, ``implementation``, ``distribute`` and
+            ``polar_dtype`` of :class:`SteepestDescent`; all others as in :func:`moga.param_groups`.
 
     >>> import torch
     >>> w = torch.nn.Parameter(torch.eye(2))

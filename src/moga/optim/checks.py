@@ -11,8 +11,10 @@ import torch
 from torch import Tensor, nn
 
 from moga.geometry.layout import check_layout, parse_layout, to_matrices
-from moga.geometry.polar import POLAR
+from moga.geometry.polar import POLAR, POLAR_DTYPES, check_dtype
 from moga.optim.constraints import off_manifold, row_lengths
+from moga.optim.distributed.pieces import whole
+from moga.optim.kernels.compiled import IMPLEMENTATIONS
 from moga.optim.matrices import Group
 from moga.optim.rounding import ROUNDINGS
 from moga.rules.flattened import WHY, refuse_flattened
@@ -31,7 +33,7 @@ from moga.rules.updates import (
 STATE_DTYPES = ("float32", "bfloat16")
 NEEDED = ("norm", "layout", "scale")
 # What a group may say besides: what it describes, and what torch's schedulers write into it.
-DESCRIBED = ("params", "param_names", "role", "fan", "shape", "radius", "base_fan", "logit_scale", "betas")
+DESCRIBED = ("params", "param_names", "role", "fan", "shape", "radius", "base_fan", "betas")
 SCHEDULED = ("initial_lr", "max_lr", "min_lr", "max_momentum", "base_momentum", "swa_lr")
 
 # What a group says where it is silent; also what a group saved by an older version lacks.
@@ -39,11 +41,13 @@ PLAIN: dict[str, Any] = {
     "p": None,
     "q": None,
     "polar": "exact",
+    "polar_dtype": "float32",
     "step": "fixed",
     "constraint": "decay",
     "average": "mean",
     "blocks": (),
     "interleave": 1,
+    "logit_scale": 1.0,
     "decays": True,
     "lr_scale": 1.0,
     "decay_scale": 1.0,
@@ -53,6 +57,7 @@ PLAIN: dict[str, Any] = {
     "calibration": "none",
     "state_dtype": "float32",
     "rounding": "nearest",
+    "implementation": "auto",
     "skipped": 0,
     "rounded_steps": 0,
 }
@@ -64,7 +69,9 @@ WORDS = {
     "average": AVERAGES,
     "calibration": CALIBRATIONS,
     "state_dtype": STATE_DTYPES,
+    "polar_dtype": tuple(POLAR_DTYPES),
     "rounding": ROUNDINGS,
+    "implementation": IMPLEMENTATIONS,
 }
 
 # key -> (least, a bound that it stays below, whether the least itself is allowed)
@@ -114,6 +121,8 @@ def check_words(group: Group) -> None:
     for key, words in {**WORDS, "polar": tuple(POLAR)}.items():
         if group.get(key, words[0]) not in words:
             raise ValueError(f"unknown {key} {group[key]!r} in a parameter group; the words are {', '.join(words)}")
+    if group["norm"] == "spectral" and group.get("polar_dtype") == "bfloat16":
+        check_dtype(group.get("polar", "exact"), torch.bfloat16)
     parse_layout(group["layout"])
     check_combination(group)
 
@@ -244,7 +253,7 @@ def warn_of_starts(group: Group) -> None:
     for name, weight in named(group):
         if weight.is_meta or weight.numel() == 0:
             continue
-        for matrix in to_matrices(weight, group["layout"], group["blocks"], group["interleave"]):
+        for matrix in to_matrices(whole(weight), group["layout"], group["blocks"], group["interleave"]):
             if text := _STARTS[group["constraint"]](matrix):
                 warnings.warn(f"parameter {name!r} {text}", stacklevel=user_level())
                 break

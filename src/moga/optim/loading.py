@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import zip_longest
 from typing import Any
 
 import torch
@@ -10,6 +11,7 @@ from torch import Tensor
 
 from moga.optim.averages import State
 from moga.optim.checks import NEEDED, PLAIN, named
+from moga.optim.distributed.state import placed_like
 from moga.optim.matrices import Group
 from moga.optim.names import in_order_of, refuse_another_recipe
 from moga.optim.update import new_state
@@ -19,6 +21,8 @@ def prepared(state_dict: Mapping[str, Any], groups: Sequence[Group]) -> tuple[di
     """The state in the order of ``groups`` without its tensors, and the tensors of each parameter, ready to be used.
 
     A parameter without a saved state has None.
+
+    The word ``implementation`` stays that of ``groups``: it belongs to the machine, not to the run.
 
     A tensor gets the dtype that a fresh state has for the saved ``state_dtype`` beside the present weight: float32
     averages stay so beside bfloat16 weights, and those of a float64 run become float32 beside float32 weights.
@@ -37,6 +41,10 @@ def prepared(state_dict: Mapping[str, Any], groups: Sequence[Group]) -> tuple[di
             )
     refuse_another_recipe(state_dict["param_groups"], [{**PLAIN, **group} for group in groups], PLAIN)
     ordered = in_order_of(dict(state_dict), groups)
+    ordered["param_groups"] = [
+        {**saved, "implementation": group["implementation"]} if group is not None else saved
+        for saved, group in zip_longest(ordered["param_groups"], groups[: len(ordered["param_groups"])])
+    ]
     states: list[State | None] = []
     used = set()
     for group, saved in zip(groups, ordered["param_groups"], strict=False):  # of other lengths: torch says so
@@ -61,5 +69,5 @@ def _fitted(saved: Mapping[str, Any], weight: Tensor, group: Group, name: str | 
                 f"the saved {key!r} of parameter {name!r} {got}; a tensor of shape {tuple(like.shape)} is needed for "
                 f"a parameter of shape {tuple(weight.shape)}"
             )
-        fitted[key] = value.detach().to(weight.device, like.dtype, copy=True)
+        fitted[key] = placed_like(value.detach().to(weight.device, like.dtype, copy=True), weight, group)
     return fitted

@@ -80,7 +80,7 @@ def scaled(function: Callable[[Tensor, Any], Tensor], group: Group, tensors: Seq
     if reach == "entry" and _number(group) is None:
         reach = "row"
     matrices = stacks(tensors, group, reach)
-    sizes = [_of_rows(group, matrices[0])] if reach == "row" else scales(group, matrices)
+    sizes = [row_scale(group, matrices[0])] if reach == "row" else scales(group, matrices)
     moved = [function(X, scale) for X, scale in zip(matrices, sizes, strict=True)]
     return unstack(moved, group, tensors[0].shape, reach)
 
@@ -94,7 +94,7 @@ def scale_(D: list[Tensor], group: Group) -> list[Tensor]:
     """
     number = _number(group)
     if number is None:
-        return on_matrices(lambda X: X * _of_rows(group, X), group, D, reach="row")
+        return on_matrices(lambda X: X * row_scale(group, X), group, D, reach="row")
     torch._foreach_mul_(D, number)
     return D
 
@@ -124,8 +124,8 @@ def scales(group: Group, matrices: Sequence[Tensor]) -> list[float | Tensor]:
     return [torch.cat([matrices[0].new_full((1, 1, 1), scale) for scale in group["scale"]])]
 
 
-def _of_rows(group: Group, like: Tensor) -> float | Tensor:
-    """The scale of each row of matrices whose blocks were left together, (out, 1)."""
+def row_scale(group: Group, like: Tensor) -> float | Tensor:
+    """The scale of each row of matrices whose blocks were left together: a number, or (out, 1)."""
     number = _number(group)
     if number is not None:
         return number

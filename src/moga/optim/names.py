@@ -10,6 +10,7 @@ from moga.optim.matrices import Group
 # The words and exponents that say what a group's update is. All else that a group says is loaded, as in torch.
 RECIPE = ("norm", "p", "q", "polar", "shape", "step", "constraint", "average", "calibration")
 STORED = ("layout", "blocks", "interleave")
+MODEL = ("logit_scale",)  # a multiplier of the model that the size of a step counts on
 
 
 def refuse_another_recipe(
@@ -33,7 +34,7 @@ def refuse_another_recipe(
         pairs = [(a, b) for (_, a), (_, b) in zip(old, new, strict=False)]  # of other lengths: torch says so
     for before, now in pairs:
         before = {**(plain or {}), **before}
-        for key in (*RECIPE, *STORED):
+        for key in (*RECIPE, *STORED, *MODEL):
             if key in before and key in now and _listed(before[key]) != _listed(now[key]):
                 raise ValueError(
                     f"the group of {', '.join(map(str, _labels(now)[:3]))} was saved with {key} = {before[key]!r} and "

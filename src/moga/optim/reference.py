@@ -9,7 +9,7 @@ from torch import Tensor
 
 from moga.geometry.layout import from_matrices, logical_matrices, to_matrices
 from moga.geometry.norms import norm
-from moga.geometry.polar import polar_factor, work_dtype
+from moga.geometry.polar import POLAR_DTYPES, polar_factor, work_dtype
 from moga.optim.averages import State, lookahead
 from moga.optim.matrices import Group
 from moga.optim.rounding import Noise, write_
@@ -127,7 +127,7 @@ def _shampoo(G: Tensor, place: Place, state: State) -> Tensor:
 
 def _direction(L: Tensor, group: Group) -> Tensor:
     if group["norm"] == "spectral":
-        return polar_factor(L, group["polar"])
+        return polar_factor(L, group["polar"], dtype=POLAR_DTYPES[group.get("polar_dtype", "float32")])
     if group["norm"] == "euclidean":
         return L / float(torch.linalg.norm(L)) if L.any() else L
     steepest = norm(group["norm"], p=group["p"], q=group["q"])

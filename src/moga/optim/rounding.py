@@ -34,9 +34,14 @@ class Noise:
 
     def __init__(self, seed: int, names: Mapping[int, str] | None = None) -> None:
         self.seed = seed
-        self._names = names or {}
+        self._names = dict(names or {})
         self._unnamed = 0
         self._generators: dict[torch.device, torch.Generator] = {}
+
+    def alias(self, target: Tensor, named: Tensor, part: str = "") -> None:
+        """Give a tensor the name of another one, of which it is the whole or the ``part`` of that name."""
+        if id(named) in self._names:
+            self._names[id(target)] = self._names[id(named)] + part
 
     def of(self, target: Tensor) -> torch.Generator:
         """The generator for a tensor, on its device and at the beginning of its sequence."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
@@ -22,13 +21,18 @@ from moga.optim.checks import (
     warn_if_nothing_decays,
     warn_of_starts,
 )
+from moga.optim.distributed.pieces import local_gradient
+from moga.optim.distributed.plan import Place, settle
+from moga.optim.distributed.shards import ShardedStep
+from moga.optim.distributed.state import new_sharded_state
+from moga.optim.finite import NONFINITE, all_finite
 from moga.optim.loading import prepared
 from moga.optim.replaced import follow_weights
 from moga.optim.rounding import Noise
 from moga.optim.update import batched, new_state
 from moga.optim.watch import copies, measure, plain
 
-NONFINITE = ("skip", "raise", "propagate")
+DISTRIBUTE = ("none", "owners")
 
 
 class SteepestDescent(Optimizer):
@@ -52,11 +56,19 @@ class SteepestDescent(Optimizer):
         nonfinite: "skip" drops the whole step if any gradient holds NaN or Inf, without a host synchronisation, and
             counts it in :attr:`skipped`; "raise" names the parameter; "propagate" does not look.
         maximize: climb instead of descend.
+        distribute: "owners" spreads updates of whole matrices (spectral ones) that every rank holds, as under DDP,
+            over the ranks; "none" computes them on each. Of shards every matrix has an owner in any case.
         state_dtype: "float32" (float64 beside float64 weights), or "bfloat16" for averages of half the size.
         rounding: how weights and averages of less than float32 are rounded: "nearest", or "stochastic", which keeps
             small updates on average (Adam's second average needs it in bfloat16: its changes are below half a bit).
+        implementation: "auto" takes the compiled step of :mod:`moga.optim.kernels` where a tensor has one (the first
+            step on a machine compiles it, a few seconds) and warns once if no compiler is there; "c" raises then;
+            "plain" is tensor operations alone. Equal to rounding.
+        polar_dtype: "float32" (float64 beside float64 weights), or "bfloat16" for the matrix products of spectral
+            steps: half the time where the device has it, singular values in the wider bands of :data:`moga.POLAR`.
 
-    Raises ValueError for values out of range, unknown words, and groups that lack a needed key.
+    Raises ValueError for values out of range, unknown words, and groups that lack a needed key or have an unknown one;
+    TypeError for what is no number, no group or no list of groups.
 
     Source: arXiv 2603.09952.
 
@@ -82,20 +94,28 @@ class SteepestDescent(Optimizer):
         eps: float = 1e-8,
         nonfinite: str = "skip",
         maximize: bool = False,
+        distribute: str = "none",
         state_dtype: str = "float32",
         rounding: str = "nearest",
+        implementation: str = "auto",
+        polar_dtype: str = "float32",
     ) -> None:
         if nonfinite not in NONFINITE:
             raise ValueError(f"unknown word nonfinite={nonfinite!r}; the words are {', '.join(NONFINITE)}")
         if not isinstance(maximize, bool):
             raise TypeError(f"maximize must be True or False; got {maximize!r}")
+        if distribute not in DISTRIBUTE:
+            raise ValueError(f"unknown word distribute={distribute!r}; the words are {', '.join(DISTRIBUTE)}")
         check_params(params)
+        self.distribute = distribute
         self.nonfinite = nonfinite
         self.maximize = maximize
         self._skipped: Tensor | int = 0
         self._steps = 0
         self._watching = False
         self._sizes: list[dict[str, Any]] | None = None
+        self._places: dict[Tensor, Place] = {}
+        self._settled: list[int] = []
         defaults = {
             **PLAIN,
             "lr": lr,
@@ -106,6 +126,8 @@ class SteepestDescent(Optimizer):
             "eps": eps,
             "state_dtype": state_dtype,
             "rounding": rounding,
+            "implementation": implementation,
+            "polar_dtype": polar_dtype,
         }
         super().__init__(params, defaults)
         if not all(group["norm"] == "adam" for group in self.param_groups):
@@ -119,7 +141,7 @@ class SteepestDescent(Optimizer):
         return int(self._skipped)
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """Add a group; see the class for its keys. Raises ValueError for one that is incomplete or out of range."""
+        """Add a group; see the class for its keys. Raises as the class does."""
         check_keys(param_group, self.defaults)
         if "betas" not in self.defaults:
             param_group.setdefault("betas", self._betas)
@@ -144,25 +166,37 @@ class SteepestDescent(Optimizer):
                 loss = closure()
         for group in self.param_groups:
             check_still_whole(group)
-        finite = self._check_gradients()
+        self.make_state()
+        grads = {w: local_gradient(w) for group in self.param_groups for w in group["params"] if w.grad is not None}
+        finite = all_finite(self.param_groups, grads, self.nonfinite, self._places)
+        if finite is not None:
+            self._skipped = self._skipped + (~finite).int()
         before = copies(self.param_groups) if self._watching else None
-        for group in self.param_groups:
-            self._make_state(group)
         noise = self._noise()
+        if self.maximize:
+            grads = {weight: -grad for weight, grad in grads.items()}
+        sharded = ShardedStep(self._places, finite, noise)
         for group in self.param_groups:
-            members = [weight for weight in group["params"] if weight.grad is not None]
-            grads = [-weight.grad if self.maximize else weight.grad for weight in members]
-            batched(members, grads, [self.state[weight] for weight in members], group, finite, noise)
+            sharded.take(group, grads, self.state)
+            members = [weight for weight in group["params"] if weight in grads and weight not in self._places]
+            batched(members, [grads[w] for w in members], [self.state[w] for w in members], group, finite, noise)
+        sharded.finish()
         if before is not None:
             self._sizes, self._watching = measure(self.param_groups, before), False
         return loss
 
-    def _make_state(self, group: dict[str, Any]) -> None:
-        """The state of all weights of a group, where it is not there; numbers made from weights follow them."""
-        for weight in group["params"]:
-            if not self.state[weight]:
-                self.state[weight] = new_state(weight, group)
-        follow_weights(group, self.state, group["params"])
+    @torch.no_grad()
+    def make_state(self) -> None:
+        """The state of all weights, where it is not there; numbers made from weights follow them. Steps do this."""
+        weights = [id(weight) for group in self.param_groups for weight in group["params"]]
+        if self._settled != weights:
+            self._places, self._settled = settle(self.param_groups, self.distribute == "owners"), weights
+        for group in self.param_groups:
+            for weight in group["params"]:
+                if not self.state[weight]:
+                    place = self._places.get(weight)
+                    self.state[weight] = new_sharded_state(place, group) if place else new_state(weight, group)
+            follow_weights(group, self.state, [weight for weight in group["params"] if weight not in self._places])
 
     def _noise(self) -> Noise | None:
         """The random bits of this step; they depend on its number and on the names of the parameters."""
@@ -203,32 +237,6 @@ class SteepestDescent(Optimizer):
             raise RuntimeError("no step was watched; call optimizer.watch() before the step that is to be measured")
         return plain(self._sizes)
 
-    def _check_gradients(self) -> Tensor | None:
-        """A boolean tensor that is True where every gradient is finite; None if nobody asked."""
-        found = [
-            (name, weight.grad)
-            for group in self.param_groups
-            for name, weight in named(group)
-            if weight.grad is not None
-        ]
-        for name, grad in found:
-            if grad.is_sparse:
-                raise RuntimeError(f"parameter {name!r} has a sparse gradient; use sparse=False in its nn.Embedding")
-        if self.nonfinite == "propagate" or not found:
-            return None
-        device = found[0][1].device
-        peaks = [peak.float().to(device, non_blocking=True) for peak in _peaks([grad for _, grad in found])]
-        finite = torch.isfinite(torch.stack(peaks)) if peaks else torch.ones(1, dtype=torch.bool, device=device)
-        if self.nonfinite == "raise" and not finite.all():
-            bad = [str(name) for name, grad in found if not torch.isfinite(grad).all()]
-            raise FloatingPointError(
-                f"the gradient of {', '.join(bad)} holds NaN or Inf; no weight was changed. Look for the cause in the "
-                'loss, or drop such steps with nonfinite="skip"'
-            )
-        ok = finite.all()
-        self._skipped = self._skipped + (~ok).int()
-        return ok
-
     def state_dict(self) -> dict[str, Any]:
         """As torch's, with the number of skipped steps (and of randomly rounded ones) in every group."""
         for group in self.param_groups:
@@ -267,9 +275,10 @@ class SteepestDescent(Optimizer):
             first.remove()
 
     def __getstate__(self) -> dict[str, Any]:
-        kept = ("nonfinite", "maximize", "_steps", "_betas")
+        kept = ("nonfinite", "maximize", "distribute", "_steps", "_betas")
         own = {key: getattr(self, key) for key in kept if hasattr(self, key)}
-        return {**super().__getstate__(), **own, "_skipped": self.skipped, "_watching": False, "_sizes": None}
+        own |= {"_skipped": self.skipped, "_watching": False, "_sizes": None, "_places": {}, "_settled": []}
+        return {**super().__getstate__(), **own}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
@@ -286,9 +295,3 @@ def _unshare(group: dict[str, Any]) -> None:
             group[key] = value.detach().clone()
         elif isinstance(value, list) and key not in ("params", "param_names"):
             group[key] = list(value)
-
-
-def _peaks(grads: list[Tensor]) -> list[Tensor]:
-    """The largest absolute entry of each tensor, NaN where it holds one. No sum that could overflow is formed."""
-    full = [grad for grad in grads if grad.numel()]
-    return list(torch._foreach_norm(full, ord=math.inf)) if full else []

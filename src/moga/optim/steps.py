@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from moga.geometry.norms import NORMS, norm
-from moga.geometry.polar import polar_factor
+from moga.geometry.polar import POLAR_DTYPES, polar_factor
 from moga.geometry.vectors import nonzero
 from moga.optim.matrices import Group, frobenius
 from moga.rules.updates import operator_norm
@@ -24,7 +24,9 @@ TRUST_EPS = 1e-6  # published: keeps the ratio finite where the step is zero; in
 def unscaled_direction(group: Group) -> Callable[[Tensor], Tensor]:
     """The function of matrices (..., out, in) that the group's words name, without the scale of its norm."""
     if group["norm"] == "spectral":
-        return lambda L: polar_factor(L.contiguous(), group["polar"])  # else each product of matrices copies them
+        dtype = POLAR_DTYPES[group.get("polar_dtype", "float32")]
+        # contiguous: else each product of matrices copies them
+        return lambda L: polar_factor(L.contiguous(), group["polar"], dtype=dtype)
     if group["norm"] == "euclidean":
         return lambda L: L / nonzero(frobenius(L))
     steepest = norm(group["norm"], p=group["p"], q=group["q"])

@@ -12,7 +12,7 @@ end.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -24,9 +24,14 @@ from moga.geometry.vectors import nonzero
 from moga.optim.adaptive import ADAPTIVE, adam
 from moga.optim.averages import State, States, Step, step_input
 from moga.optim.constraints import kept, row_gradients, row_lengths, sphere, stiefel, tangent
+from moga.optim.kernels.compiled import leave
 from moga.optim.matrices import Group, blocks_in, on_matrices, scale_, scaled, stacks, unstack
 from moga.optim.rounding import Noise, write_
 from moga.optim.steps import calibrated, sized_direction, trust_ratio
+
+# Entries of the tensors that take a step together, at most (or one tensor). Temporaries hold a few times as many. On a
+# CPU larger ones come fresh from the system, page by page, which takes longer than filling them.
+TOGETHER = {"cpu": 1 << 21, "other": 1 << 26}
 
 
 def new_state(weight: Tensor, group: Group) -> State:
@@ -82,18 +87,14 @@ def batched(
     where stochastic rounding takes its bits from.
     """
     buckets: defaultdict[Any, list[int]] = defaultdict(list)
-    for i, weight in enumerate(weights):
-        buckets[weight.shape, weight.dtype, weight.device].append(i)
-    for (shape, dtype, device), members in buckets.items():
+    for i in leave(weights, grads, states, group, decay(group), finite):
+        buckets[weights[i].shape, weights[i].dtype, weights[i].device].append(i)
+    for (shape, dtype, device), members in _parts(buckets):
         if shape.numel() == 0:
             continue
         wide = work_dtype(dtype)
         mask = None if finite is None else finite.to(device, non_blocking=True)
-        lr = group["lr"] * group["lr_scale"]
-        if isinstance(lr, Tensor):
-            lr = lr.to(device, non_blocking=True).reshape(())
-        if mask is not None:
-            lr = mask.to(wide) * lr
+        lr = rate(group, wide, device, mask)
         targets = [weights[i] for i in members]
         W, G = [weight.to(wide) for weight in targets], [grads[i].to(wide) for i in members]
         moved = _move(W, G, [states[i] for i in members], lr, Step(group, wide, mask, noise))
@@ -101,12 +102,20 @@ def batched(
             write_(targets, moved, group["rounding"], noise)
 
 
+def _parts(buckets: Mapping[Any, list[int]]) -> Iterator[tuple[Any, list[int]]]:
+    """The buckets (shape, dtype, device), the large ones in parts."""
+    for key, members in buckets.items():
+        shape, _, device = key
+        most = max(1, TOGETHER.get(device.type, TOGETHER["other"]) // max(1, shape.numel()))
+        yield from ((key, members[first : first + most]) for first in range(0, len(members), most))
+
+
 def _move(W: list[Tensor], G: list[Tensor], states: States, lr: float | Tensor, step: Step) -> list[Tensor]:
     """Advance the states and return the new weights; ``W`` itself, changed in place, where that is possible."""
     group = step.group
     if group["norm"] in ADAPTIVE:
         D = ADAPTIVE[group["norm"]].directions(G, states, step)
-        return _descend(W, scale_(D, group), lr, decay(group))
+        return descend(W, scale_(D, group), lr, decay(group))
     if group["constraint"] == "row_magnitude":
         return _rows(W, G, states, lr, step)
     L = step_input(G, states, step)
@@ -117,11 +126,24 @@ def _move(W: list[Tensor], G: list[Tensor], states: States, lr: float | Tensor, 
     if group["constraint"] == "sphere":
         return on_matrices(lambda X, D: sphere(X, D, lr), group, W, D)
     if group["step"] == "trust_ratio":
-        return _descend(W, _trusted(W, D, states, step), lr, 0.0)
-    return _descend(W, D, lr, decay(group))
+        return descend(W, _trusted(W, D, states, step), lr, 0.0)
+    return descend(W, D, lr, decay(group))
 
 
-def _descend(W: list[Tensor], D: list[Tensor], lr: float | Tensor, per_lr: float) -> list[Tensor]:
+def rate(group: Group, dtype: torch.dtype, device: torch.device, mask: Tensor | None) -> float | Tensor:
+    """lr of the group, 0 where ``mask`` drops the step.
+
+    >>> rate({"lr": 0.5, "lr_scale": 2.0}, torch.float32, torch.device("cpu"), torch.tensor(False))
+    tensor(0.)
+    """
+    lr: float | Tensor = group["lr"] * group["lr_scale"]
+    if isinstance(lr, Tensor):
+        lr = lr.to(device, non_blocking=True).reshape(())
+    return lr if mask is None else mask.to(dtype) * lr
+
+
+def descend(W: list[Tensor], D: list[Tensor], lr: float | Tensor, per_lr: float) -> list[Tensor]:
+    """``W <- (1 - lr per_lr) W - lr D``, in place; D is written to as well."""
     torch._foreach_mul_(D, lr)
     if per_lr:
         torch._foreach_mul_(W, 1 - lr * per_lr)

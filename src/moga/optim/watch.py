@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from moga.geometry.polar import work_dtype
+from moga.optim.distributed.pieces import whole
 from moga.optim.matrices import Group, blocks_of
 from moga.optim.steps import unscaled_size
 
@@ -53,4 +54,4 @@ def plain(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _wide(tensor: Tensor) -> Tensor:
-    return tensor.detach().to(work_dtype(tensor.dtype))
+    return whole(tensor.detach()).to(work_dtype(tensor.dtype))

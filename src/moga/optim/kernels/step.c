@@ -6,7 +6,6 @@
  * order, and without contraction to fused multiply-adds every entry is rounded alike wherever a loop is cut.
  */
 #include <math.h>
-#include <omp.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
@@ -45,17 +44,17 @@ static inline real widen(stored x) { return (real)x; }
 static inline stored narrow(real y) { return (stored)y; }
 #endif
 
-enum { SIGN, ROWS, COLUMNS, ADAM };             /* what is normalised: nothing, stored rows, stored columns */
-enum { CHUNK = 16384, STRIPE = 1024, SCRATCH = 1 << 20 }; /* entries of one task; columns of one task; rows */
-enum { WEIGHT, GRAD, FIRST, SECOND, STEP, KEYS }; /* the addresses of a tensor; FIRST is 0 where no momentum is kept */
+enum { SIGN, ROWS, COLUMNS, ADAM }; /* of the stored order: ROWS normalises runs of `cols` entries, one after another */
+enum { CHUNK = 1 << 14, STRIPE = 1 << 12, BLOCK = 64 }; /* entries, columns of a task; rows */
+enum { WEIGHT, GRAD, FIRST, SECOND, STEP, KEYS }; /* addresses of a tensor; FIRST is 0 without momentum */
 
 typedef struct { /* a matrix within a tensor: `rows` runs of `cols` entries, `stride` entries apart */
-    int64_t tensor, offset, rows, cols, stride;
+    int64_t kind, tensor, offset, rows, cols, stride;
     double scale;
 } Job;
 
 typedef struct {
-    double lr, decay, b1, b2, eps; /* decay: what lr is multiplied by; b1, b2: momentum and lookahead, or Adam's betas */
+    double lr, decay, b1, b2, eps; /* decay is multiplied by lr; b1, b2: momentum and lookahead, or Adam's betas */
 } Numbers;
 
 typedef struct { /* one matrix of this step */
@@ -65,6 +64,15 @@ typedef struct { /* one matrix of this step */
     double size; /* lr times scale, for Adam over the bias of the first average too */
     double root; /* Adam: one over the square root of the bias of the second average */
 } Matrix;
+
+/* a b + c with one rounding where the processor has it, as torch's lerp */
+static inline real fused(real a, real b, real c) {
+#if defined(FP_FAST_FMA) && defined(FP_FAST_FMAF)
+    return sizeof(real) == 4 ? (real)fmaf(a, b, c) : (real)fma(a, b, c);
+#else
+    return a * b + c;
+#endif
+}
 
 typedef struct { /* of a + t (b - a) */
     real t;
@@ -76,7 +84,7 @@ static inline Mix mix(double t) { return (Mix){(real)(t < 0.5 ? t : 1 - t), !(t 
 /* a + t (b - a) from the nearer end: `b` itself at t = 1 and where a == b */
 static inline real lerp(real a, real b, Mix c) {
     real from = c.far ? b : a, to = c.far ? a : b;
-    return from + c.t * (to - from);
+    return fused(c.t, to - from, from);
 }
 
 /* The two factors whose product is size / norm, the first a power of two near 1 / norm: x * a * b is then the quotient
@@ -133,29 +141,36 @@ INLINE void row(const Matrix *X, int64_t at, int64_t n, Numbers c, const int kep
     }
 }
 
-/* n <= STRIPE columns. L is kept between the two looks, in the cache for the most part: `scratch` of rows * n entries. */
-INLINE void columns(const Matrix *X, int64_t at, int64_t n, const Job *job, real *scratch, Numbers c, const int kept) {
+/* n <= STRIPE columns. The second look takes the blocks of rows backwards: the last ones are still in the cache, and
+ * within a block forwards, as the processor fetches ahead. Rows are read whole: narrow stripes cost a page each. */
+INLINE void columns(const Matrix *X, int64_t at, int64_t n, const Job *job, Numbers c, const int kept) {
+    const int64_t rows = job->rows, stride = job->stride;
     const real keep = 1 - c.lr * c.decay;
     const Mix ahead = mix(c.b2), rate = mix(1 - c.b1);
     wide sums[STRIPE] = {0};
     real a[STRIPE], b[STRIPE];
-    for (int64_t i = 0; i < job->rows; i++) {
-        const stored *restrict g = X->grad + at + i * job->stride;
-        real *restrict m = kept ? X->first + at + i * job->stride : 0, *restrict L = scratch + i * n;
+    for (int64_t i = 0; i < rows; i++) {
+        const stored *restrict g = X->grad + at + i * stride;
+        const real *restrict m = kept ? X->first + at + i * stride : 0;
 #pragma omp simd
         for (int64_t j = 0; j < n; j++) {
-            L[j] = AHEAD(g, m, j);
-            if (kept) m[j] = lerp(m[j], widen(g[j]), rate);
-            sums[j] += (wide)L[j] * L[j];
+            wide L = AHEAD(g, m, j);
+            sums[j] += L * L;
         }
     }
     for (int64_t j = 0; j < n; j++) inverse(sums[j], X->size, a + j, b + j);
-    for (int64_t i = job->rows - 1; i >= 0; i--) {
-        stored *restrict w = X->weight + at + i * job->stride;
-        const real *restrict L = scratch + i * n;
+    for (int64_t block = (rows - 1) / BLOCK; block >= 0; block--)
+        for (int64_t i = block * BLOCK; i < rows && i < (block + 1) * BLOCK; i++) {
+            stored *restrict w = X->weight + at + i * stride;
+            const stored *restrict g = X->grad + at + i * stride;
+            real *restrict m = kept ? X->first + at + i * stride : 0;
 #pragma omp simd
-        for (int64_t j = 0; j < n; j++) w[j] = narrow(widen(w[j]) * keep - L[j] * a[j] * b[j]);
-    }
+            for (int64_t j = 0; j < n; j++) {
+                real L = AHEAD(g, m, j);
+                if (kept) m[j] = lerp(m[j], widen(g[j]), rate);
+                w[j] = narrow(widen(w[j]) * keep - L * a[j] * b[j]);
+            }
+        }
 }
 
 static void adam_run(const Matrix *X, int64_t at, int64_t n, Numbers c) {
@@ -175,36 +190,45 @@ static void adam_run(const Matrix *X, int64_t at, int64_t n, Numbers c) {
     }
 }
 
-static int64_t stripe(const Job *job) { int64_t n = SCRATCH/job->rows/64*64; return n<64?64:n>STRIPE?STRIPE:n; }
-static int64_t parts(const Job *job, int kind) { /* the tasks of a job */
-    if (job->rows * job->cols == 0) return 0;
-    if (kind == COLUMNS) return (job->cols + stripe(job) - 1) / stripe(job);
-    if (kind == ROWS) {
-        int64_t each = CHUNK / job->cols + 1;
-        return (job->rows + each - 1) / each;
-    }
-    return job->rows * ((job->cols + CHUNK - 1) / CHUNK);
+/* The tasks of a job: whole rows, whole columns, or entries. No result depends on where it is cut. */
+typedef struct {
+    int64_t down, across; /* rows and columns of one task */
+    int64_t count;
+} Cut;
+
+static int64_t ceiling(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+static Cut cut(const Job *job, int64_t share) { /* share: into how many columns may be cut to keep all threads busy */
+    Cut x = {1, CHUNK, 0};
+    if (job->rows == 0 || job->cols == 0) return x;
+    if (job->kind == COLUMNS) {
+        int64_t width = ceiling(ceiling(job->cols, share), 64) * 64;
+        x.down = job->rows, x.across = width < STRIPE ? width : STRIPE;
+    } else if (job->kind == ROWS || job->cols <= CHUNK) x.down = ceiling(CHUNK, job->cols), x.across = job->cols;
+    x.count = ceiling(job->rows, x.down) * ceiling(job->cols, x.across);
+    return x;
 }
 
-INLINE void run(const Matrix *X, const Job *job, int kind, int64_t part, real *scratch, Numbers c, const int kept) {
-    if (kind == ROWS) {
-        int64_t each = CHUNK / job->cols + 1, end = (part + 1) * each;
-        for (int64_t i = part * each; i < job->rows && i < end; i++) row(X, i * job->stride, job->cols, c, kept);
+INLINE void run(const Matrix *X, const Job *job, Cut x, int64_t part, Numbers c, const int kept) {
+    int64_t across = ceiling(job->cols, x.across), from = part % across * x.across, top = part / across * x.down;
+    int64_t n = job->cols - from < x.across ? job->cols - from : x.across;
+    if (job->kind == COLUMNS) {
+        columns(X, from, n, job, c, kept);
         return;
     }
-    int64_t most = kind == COLUMNS ? stripe(job) : CHUNK, across = (job->cols + most - 1) / most;
-    int64_t from = part % across * most, n = job->cols - from < most ? job->cols - from : most;
-    int64_t at = part / across * job->stride + from;
-    if (kind == COLUMNS) columns(X, from, n, job, scratch, c, kept);
-    else if (kind == ADAM) adam_run(X, at, n, c);
-    else sign_run(X, at, n, c, kept);
+    for (int64_t i = top; i < job->rows && i < top + x.down; i++) {
+        int64_t at = i * job->stride + from;
+        if (job->kind == ROWS) row(X, at, n, c, kept);
+        else if (job->kind == SIGN) sign_run(X, at, n, c, kept);
+        else adam_run(X, at, n, c);
+    }
 }
 
-static Matrix matrix(const Job *job, int kind, int64_t *const *at, Numbers c) {
+static Matrix matrix(const Job *job, int64_t *const *at, Numbers c) {
     int64_t *const *its = at + KEYS * job->tensor;
     Matrix X = {(stored *)its[WEIGHT] + job->offset, (stored *)its[GRAD] + job->offset, 0, 0, c.lr * job->scale, 1};
     if (its[FIRST]) X.first = (real *)its[FIRST] + job->offset;
-    if (kind == ADAM) {
+    if (job->kind == ADAM) {
         double t = *(float *)its[STEP];
         X.second = (real *)its[SECOND] + job->offset;
         X.size /= 1 - pow(c.b1, t);
@@ -214,19 +238,17 @@ static Matrix matrix(const Job *job, int kind, int64_t *const *at, Numbers c) {
 }
 
 /* at: KEYS addresses for each tensor. Returns 0, or 1 where there was no memory (then nothing was changed). */
-int moga_step(int64_t *const *at, int64_t tensors, const Job *jobs, int64_t count, Numbers c, int kind, int threads) {
+int moga_step(int64_t *const *at, int64_t tensors, const Job *jobs, int64_t count, Numbers c, int threads) {
     int64_t *ends = malloc((count + 1) * sizeof *ends), total = 0, entries = 0;
+    const int64_t share = count < 2 * threads ? threads : 1;
     if (!ends) return 1;
     for (int64_t k = 0; k < count; k++) {
-        ends[k] = total += parts(jobs + k, kind);
+        ends[k] = total += cut(jobs + k, share).count;
         entries += jobs[k].rows * jobs[k].cols;
     }
-    int64_t room = 0;
-    if (kind == COLUMNS) for (int64_t k = 0; k < count; k++) {int64_t x = stripe(jobs+k) * jobs[k].rows; room = x > room ? x : room;}
-    real *scratch = malloc(room * threads * sizeof(real) + 1);
-    if (kind == ADAM)
-        for (int64_t i = 0; i < tensors; i++) *(float *)at[KEYS * i + STEP] += 1;
-#pragma omp parallel for schedule(dynamic) num_threads(threads) if (entries > 2 * CHUNK && threads > 1)
+    for (int64_t i = 0; i < tensors; i++)
+        if (at[KEYS * i + STEP]) *(float *)at[KEYS * i + STEP] += 1;
+#pragma omp parallel for schedule(dynamic) num_threads(threads) if (threads > 1 && entries > 4 * CHUNK)
     for (int64_t task = 0; task < total; task++) {
         int64_t low = 0, high = count - 1; /* the first job that ends after this task */
         while (low < high) {
@@ -234,13 +256,12 @@ int moga_step(int64_t *const *at, int64_t tensors, const Job *jobs, int64_t coun
             if (ends[middle] > task) high = middle;
             else low = middle + 1;
         }
-        Matrix X = matrix(jobs + low, kind, at, c);
-        real *own = scratch + room * omp_get_thread_num();
+        const Job *job = jobs + low;
+        Matrix X = matrix(job, at, c);
         int64_t part = task - (low ? ends[low - 1] : 0);
-        if (X.first) run(&X, jobs + low, kind, part, own, c, 1);
-        else run(&X, jobs + low, kind, part, own, c, 0);
+        if (X.first) run(&X, job, cut(job, share), part, c, 1);
+        else run(&X, job, cut(job, share), part, c, 0);
     }
-    free(scratch);
     free(ends);
     return 0;
 }

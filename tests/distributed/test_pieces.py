@@ -1,0 +1,140 @@
+"""The boxes of shards, against torch's own arithmetic; routes; owners and their shares. No other rank is needed."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch.distributed.tensor import Replicate, Shard
+from torch.distributed.tensor._utils import _compute_local_shape_and_global_offset as torch_piece
+from torch.distributed.tensor.placement_types import _StridedShard
+
+from moga.optim.distributed import plan
+from moga.optim.distributed.pieces import Grid, Piece, own_piece, piece_at
+from moga.optim.distributed.plan import Place, balanced
+from moga.optim.distributed.routes import local_group, reach_of, route_of
+
+PLAIN = {"step": "fixed", "constraint": "decay", "p": None, "q": None, "scale": 1.0, "blocks": [], "interleave": 1}
+PLACED = st.sampled_from([Replicate(), Shard(0), Shard(1)])
+
+
+def places(mesh: tuple[int, ...]) -> list[tuple[int, ...]]:
+    return list(itertools.product(*map(range, mesh)))
+
+
+@given(
+    shape=st.tuples(st.integers(0, 9), st.integers(0, 9)),
+    mesh=st.tuples(st.integers(1, 4), st.integers(1, 3)),
+    placements=st.tuples(PLACED, PLACED),
+)
+def test_pieces_are_those_of_torch_and_cover_every_entry(shape, mesh, placements):
+    covered = torch.zeros(shape)
+    for at in places(mesh):
+        piece = piece_at(shape, mesh, at, placements)
+        size, start = torch_piece(shape, mesh, list(at), placements)
+        assert piece.shape == size and (0 in size or piece.start == start)
+        piece.of(covered).add_(1)
+    copies = [n for n, placement in zip(mesh, placements, strict=True) if placement.is_replicate()]
+    assert torch.equal(covered, torch.full(shape, float(torch.Size(copies).numel())))
+
+
+@pytest.mark.parametrize("data", [1, 2, 3])
+def test_fully_shard_cuts_what_tensor_parallelism_has_cut(data: int):
+    placements = (_StridedShard(0, split_factor=2), Shard(0))
+    for at in places((data, 2)):
+        expected = torch_piece((12, 5), (data, 2), list(at), placements)
+        assert piece_at((12, 5), (data, 2), at, placements) == expected[::-1]
+    assert piece_at((8, 3), (2, 2), (0, 1), placements) == Piece((4, 0), (2, 3))  # not rows 2 and 3
+
+
+def test_a_plain_tensor_is_one_piece():
+    assert own_piece(torch.ones(2, 3)) == Piece((0, 0), (2, 3))
+
+
+@pytest.mark.parametrize(
+    "words, reach",
+    [
+        ({"norm": "row", "p": 1.0}, "entry"),
+        ({"norm": "row", "p": 2.0, "layout": "vector"}, "entry"),
+        ({"norm": "row", "p": 2.0, "constraint": "sphere"}, "matrix"),
+        ({"norm": "sign", "step": "dual"}, "matrix"),
+        ({"norm": "column", "q": 2.0, "layout": "vector"}, "column"),
+        ({"norm": "rmsprop"}, "entry"),
+        ({"norm": "shampoo"}, "matrix"),
+        ({"norm": "euclidean"}, "matrix"),
+        ({"norm": "euclidean", "step": "dual"}, "entry"),
+    ],
+    ids=str,
+)
+def test_reach(words, reach):
+    assert reach_of({**PLAIN, "layout": "out,in", **words}) == reach
+
+
+class Sharded(torch.Tensor):
+    """What a DTensor says of itself, without ranks."""
+
+    device_mesh = type("Mesh", (), {"shape": (2,), "get_coordinate": lambda self: [1]})()
+    placements = (Shard(0),)
+
+
+@pytest.mark.parametrize(
+    "norm, layout, shape, axis, route",
+    [
+        ("row", "out,in", (8, 6), 0, "local"),
+        ("row", "out,in", (8, 6), 1, "reduced"),
+        ("row", "in,out", (8, 6), 0, "reduced"),
+        ("column", "in,out", (8, 6), 0, "local"),
+        ("column", "out,in", (8, 6), 0, "reduced"),
+        ("spectral", "out,in", (8, 6), 0, "owner"),
+        ("spectral", "stack,out,in", (4, 8, 6), 0, "local"),
+        ("spectral", "stack,out,in", (4, 8, 6), 1, "owner"),
+        ("row", "2*out,in,k", (8, 6, 3), 0, "local"),
+        ("row", "2*in,out,k", (8, 6, 3), 0, "owner"),
+        ("row", "2*in,out,k", (8, 6, 3), 1, "local"),
+        ("sign", "2*in,out,k", (8, 6, 3), 0, "local"),
+    ],
+)
+def test_routes(norm, layout, shape, axis, route):
+    weight = torch.ones(shape).as_subclass(Sharded)
+    weight.placements = (Shard(axis),)
+    group = {**PLAIN, "norm": norm, "layout": layout}
+    assert route_of(group, weight, reach_of(group), spread=False) == route
+
+
+def test_with_owners_for_all_whole_matrices_have_one_and_rows_have_not():
+    for norm, route in (("spectral", "owner"), ("row", "local")):
+        group = {**PLAIN, "norm": norm, "layout": "out,in"}
+        assert route_of(group, torch.ones(2, 2), reach_of(group), spread=True) == route
+    group = {**PLAIN, "norm": "euclidean", "layout": "vector"}
+    assert route_of(group, torch.ones(()), reach_of(group), spread=True) == "local"
+
+
+def test_a_shard_keeps_the_scale_of_the_block_that_its_rows_are_of():
+    weight = torch.ones(9, 4).as_subclass(Sharded)
+    group = {**PLAIN, "norm": "row", "layout": "out,in", "blocks": [2, 4, 3], "scale": [0.5, 0.25, 0.125]}
+    own = local_group(group, weight, Piece((5, 0), (4, 4)), "row")
+    assert own["blocks"] == [1, 3] and own["scale"] == [0.25, 0.125]
+    assert local_group(group, weight, Piece((6, 0), (3, 4)), "row")["scale"] == 0.125
+    assert local_group(group, weight, Piece((9, 0), (0, 4)), "row")["blocks"] == []  # a rank without rows
+
+
+@given(costs=st.lists(st.integers(1, 100), max_size=40), ranks=st.integers(1, 6))
+def test_no_rank_has_more_than_its_mean_and_one_matrix(costs, ranks):
+    owners = balanced(costs, ranks)
+    loads = [sum(cost for cost, owner in zip(costs, owners, strict=True) if owner == rank) for rank in range(ranks)]
+    assert max(loads) <= sum(costs) / ranks + max(costs, default=0)
+
+
+def test_a_stack_is_shared_out_and_every_matrix_has_one_owner():
+    grid = Grid(tuple(range(3)), (3,), ((0,), (1,), (2,)))
+    place = Place("experts", torch.ones(7, 4, 5), "matrix", "owner", grid, Piece((0, 0, 0), (7, 4, 5)))
+    group = {**PLAIN, "norm": "spectral", "layout": "stack,out,in"}
+    shares = plan.shares_of(place, group)
+    assert [(share.start, share.count) for share in shares] == [(0, 3), (3, 3), (6, 1)]
+    assert [share.cost for share in shares] == [3 * 80, 3 * 80, 80]
+    assert shares[1].piece(0) == Piece((0, 0, 0), (3, 4, 5))
+    [whole] = plan.shares_of(place, {**group, "constraint": "sphere"})
+    assert whole.shape == (7, 4, 5)
