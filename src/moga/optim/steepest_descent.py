@@ -65,7 +65,7 @@ class SteepestDescent(Optimizer):
             step on a machine compiles it, a few seconds) and warns once if no compiler is there; "c" raises then;
             "plain" is tensor operations alone. Equal to rounding.
         polar_dtype: "float32" (float64 beside float64 weights), or "bfloat16" for the matrix products of spectral
-            steps: half the time where the device has it, singular values in the wider bands of :data:`moga.POLAR`.
+            steps: half the time where the device has it, wider bands (see :data:`moga.geometry.polar.POLAR`).
 
     Raises ValueError for values out of range, unknown words, and groups that lack a needed key or have an unknown one;
     TypeError for what is no number, no group or no list of groups.
