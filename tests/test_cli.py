@@ -6,6 +6,7 @@ import io
 import json
 import shlex
 import sys
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -14,6 +15,7 @@ from rich.console import Console
 from moga.cli import main
 from moga.cli.plan import make_plan, parse_recipes, parse_seeds
 from moga.cli.progress import show_progress
+from moga.report.results import load_results
 from moga.study import sweep
 from moga.study.presets import PRESETS
 
@@ -39,6 +41,61 @@ def test_transfer_trains_reports_and_goes_on(tmp_path, capsys):
     again = capsys.readouterr()
     assert again.out.splitlines()[0].startswith("0 runs (")
     assert "from before" in again.err
+
+
+def test_transfer_of_ones_own_model_data_and_optimizer(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(Path(__file__).parents[1])
+    nets, out = "tests.study.own_nets", tmp_path / "out"
+    arguments = ["transfer", "--model", f"{nets}:net", "--data", f"{nets}:data", "--recipe", f"moga-row,{nets}:adamw"]
+    arguments += ["--sizes", "16,32", "--lrs", "2**-6:2**-4", "--steps", "6", "--seeds", "2", "--workers", "1"]
+    arguments += ["--refine", "3", "--budget", "5m", "--out", str(out)]
+    assert main(arguments) == 0
+    said = capsys.readouterr()
+    assert said.err.startswith("ahead: 24 runs, 144 steps, 1.2e+03 tokens, ")
+    assert f"{nets}:adamw: " in said.out
+    assert said.out.splitlines()[-1] == f"report: {out / 'report.html'}"
+    assert main(arguments) == 0
+    assert capsys.readouterr().out.startswith("0 runs (")
+
+
+def test_transfer_over_depth_is_reported_as_that(tmp_path, capsys):
+    data, out = tmp_path / "text.txt", tmp_path / "out"
+    data.write_text("The quick brown fox jumps over the lazy dog. " * 400)
+    arguments = [
+        "transfer",
+        "--over",
+        "depth",
+        "--sizes",
+        "1,2",
+        "--width",
+        "16",
+        "--branches",
+        "1/K",
+        "--data",
+        str(data),
+    ]
+    arguments += [*TINY[:2], *TINY[4:12], "--workers", "1", "--out", str(out)]
+    assert main(arguments) == 0
+    said = capsys.readouterr()
+    assert "moga-row, depth 2, lr 0.0625, seed 0: loss " in said.err
+    assert "depth 1" in said.out
+    page = (out / "report.html").read_text(encoding="utf-8")
+    assert "Each depth at its best learning rate" in page
+    assert "One curve per depth;" in page
+
+
+def test_a_report_of_a_directory_that_grows(make_study, capsys):
+    """At every moment the file holds some whole lines and perhaps the beginning of one more."""
+    directory = make_study({"moga-row": {}, "adamw": {"drift": -0.9, "optimum": -3.0}})
+    whole = (directory / "records.jsonl").read_bytes()
+    lines = whole.splitlines(keepends=True)
+    for count in range(1, len(lines)):
+        (directory / "records.jsonl").write_bytes(b"".join(lines[:count]) + lines[count][: count % 50])
+        assert len(load_results(directory).records) == count
+    for count in (0, 1, 20):
+        (directory / "records.jsonl").write_bytes(b"".join(lines[:count]) + lines[count][:40])
+        assert main(["report", str(directory)]) == (0 if count else 2)
+    assert "no finished run in" in capsys.readouterr().err
 
 
 def test_report_is_written_again_from_records(make_study, capsys):
@@ -70,6 +127,20 @@ def test_report_is_written_again_from_records(make_study, capsys):
         (["transfer", "--out", "{tmp}/x", "--seeds", "0"], "numbers must be at least 1, got 0"),
         (["transfer", "--out", "{tmp}/x", "--model", "bert"], "unknown model family 'bert'"),
         (["transfer", "--out", "{tmp}/x", "--data", "{tmp}/none.txt"], "no such file or directory"),
+        (
+            ["transfer", "--out", "{tmp}/x", "--model", "a:b", "--layers", "2"],
+            "--layers has no effect here: a:b makes its",
+        ),
+        (["transfer", "--out", "{tmp}/x", "--width", "64"], "--width has no effect here: it is what grows over width"),
+        (
+            ["transfer", "--out", "{tmp}/x", "--data", "a:b", "--batch", "2"],
+            "--batch has no effect here: a:b makes its",
+        ),
+        (["transfer", "--out", "{tmp}/x", "--over", "depth"], "over depth the study needs depths: give --sizes"),
+        (["transfer", "--out", "{tmp}/x", "--over", "time"], "unknown over 'time'"),
+        (["transfer", "--out", "{tmp}/x", "--budget", "soon"], "'soon' is no time"),
+        (["transfer", "--out", "{tmp}/x", "--refine", "0.1"], "is taken over seeds, and there is one"),
+        (["transfer", "--out", "{tmp}/x", "--model", "no_such:net"], "no module 'no_such'"),
         (["transfer", "--out", "{tmp}/file"], "is a file; give a directory (--out)"),
         (["transfer", "--out", "{tmp}/file/x"], "Not a directory: "),
         (["report", "{tmp}/x"], "holds no study"),
@@ -165,7 +236,7 @@ def test_fewer_steps_bring_a_shorter_warmup():
 
 def fake_states():
     """What a sweep reports: a start, a step of a run, two ends (one diverged)."""
-    run = SimpleNamespace(recipe="adamw", width=64)
+    run = SimpleNamespace(recipe="adamw", size=64)
     active = {0: SimpleNamespace(run=run, step=3, loss=2.5), 1: SimpleNamespace(run=run, step=0, loss=None)}
     config = {"recipe": "adamw", "width": 64, "lr": 0.03125, "seed": 1}
     good = {"config": config, "result": {"diverged": False, "loss": 2.25}}

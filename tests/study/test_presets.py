@@ -3,15 +3,15 @@ import itertools
 import pytest
 
 from moga.rules.recipes import RECIPES
-from moga.study.presets import DEFAULT_RATES, PRESETS, default_rates, parse_integers, parse_rates, preset
+from moga.study.presets import DEFAULT_RATES, PRESETS, default_rates, parse_integers, parse_rates, parse_seconds, preset
 
 
 @pytest.mark.parametrize("name", sorted(PRESETS))
 def test_presets_are_plans_over_at_least_three_widths(name: str) -> None:
     plan = preset(name)
-    assert len(plan.widths) >= 3
+    assert len(plan.sizes) >= 3
     assert all(len(rates) >= 4 for rates in plan.rates.values())
-    assert len(plan.runs()) == sum(map(len, plan.rates.values())) * len(plan.widths) * len(plan.seeds)
+    assert len(plan.runs()) == sum(map(len, plan.rates.values())) * len(plan.sizes) * len(plan.seeds)
 
 
 def test_an_unknown_preset_is_an_error() -> None:
@@ -71,3 +71,9 @@ def test_integers() -> None:
         parse_integers("a,1")
     with pytest.raises(ValueError, match="numbers must be at least 1, got 0 in '0,1'"):
         parse_integers("0,1")
+
+
+@pytest.mark.parametrize("text", ["", "30", "m", "30x", "0s", "-5m", "1h and 5m"])
+def test_what_is_no_time_is_an_error(text: str) -> None:
+    with pytest.raises(ValueError, match=f"'{text}' is no time; write a number above 0 and s, m or h, as in 30m"):
+        parse_seconds(text)

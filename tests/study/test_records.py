@@ -1,9 +1,16 @@
+import errno
 import json
+import os
+import resource
+import shutil
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from moga.study.lock import hold_study
 from moga.study.records import StudyError, append_record, config_key, open_study, read_records, read_study
 
 
@@ -20,17 +27,17 @@ def test_records_come_back_exactly(tmp_path: Path) -> None:
     assert read_records(tmp_path) == written
 
 
-@pytest.mark.parametrize("kept", [1, 20, -2])
-def test_a_cut_last_line_is_not_believed_and_does_not_glue(tmp_path: Path, kept: int) -> None:
+def test_a_line_cut_anywhere_is_not_believed_and_does_not_glue(tmp_path: Path) -> None:
     append_record(tmp_path, record(0.1))
     append_record(tmp_path, record(0.2))
     path = tmp_path / "records.jsonl"
     first, second = path.read_bytes().splitlines(keepends=True)
-    path.write_bytes(first + second[:kept])
-    assert read_records(tmp_path) == [record(0.1)]
-    append_record(tmp_path, record(0.3))
-    assert read_records(tmp_path) == [record(0.1), record(0.3)]
-    assert len(path.read_bytes().splitlines()) == 2
+    for kept in range(1, len(second) - 1):
+        path.write_bytes(first + second[:kept])
+        assert read_records(tmp_path) == [record(0.1)]
+        append_record(tmp_path, record(0.3))
+        assert read_records(tmp_path) == [record(0.1), record(0.3)]
+        assert len(path.read_bytes().splitlines()) == 2
 
 
 def test_a_whole_last_line_without_its_end_is_believed(tmp_path: Path) -> None:
@@ -100,8 +107,91 @@ def test_a_crash_while_the_study_file_was_written_is_no_obstacle(tmp_path: Path)
 def test_reading_what_is_no_study_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(StudyError, match=r"holds no study \(study.json is missing\)"):
         read_study(tmp_path)
-    (tmp_path / "study.json").write_text('{"format": 99}')
-    with pytest.raises(
-        StudyError, match=r"study.json is not a study of format 1; it is damaged or from another version"
-    ):
+    for text in ('{"for', '{"format": 0}', "[]"):
+        (tmp_path / "study.json").write_text(text)
+        with pytest.raises(StudyError, match=r"study.json is not a study of format 1; it is damaged"):
+            read_study(tmp_path)
+
+
+def test_what_a_newer_version_wrote_is_refused_in_words(tmp_path: Path) -> None:
+    message = r": of format 2, which a newer moga wrote, and this one reads 1; update moga, or give another directory"
+    (tmp_path / "study.json").write_text('{"format": 2, "runs": []}')
+    with pytest.raises(StudyError, match=r"study.json" + message):
         read_study(tmp_path)
+    with pytest.raises(StudyError, match=r"study.json" + message):
+        open_study(tmp_path, {}, {})
+    append_record(tmp_path, record(0.1))
+    append_record(tmp_path, {"format": 2, "id": "of a kind that nobody knows yet"})
+    with pytest.raises(StudyError, match=r"records.jsonl, line 2" + message):
+        read_records(tmp_path)
+
+
+@pytest.mark.parametrize("room", [0, 1, 100])
+def test_a_full_disk_loses_nothing_finished(tmp_path: Path, room: int) -> None:
+    """A limit on the size of files cuts the write in the middle of the line, as a disk without space does."""
+    append_record(tmp_path, record(0.1))
+    path = tmp_path / "records.jsonl"
+    before = path.read_bytes()
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (len(before) + room, limits[1]))
+    try:
+        with pytest.raises(StudyError, match=r"File too large: .*records.jsonl; the finished runs.*; free some space"):
+            append_record(tmp_path, record(0.2))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert path.read_bytes() == before
+    append_record(tmp_path, record(0.2))
+    assert read_records(tmp_path) == [record(0.1), record(0.2)]
+
+
+@pytest.mark.parametrize(
+    ("number", "message"),
+    [
+        (errno.ENOSPC, "No space left on device: .*; free some space, and the same command goes on"),
+        (errno.EROFS, r"Read-only file system: .*; make it writable or give another directory \(--out\)"),
+        (errno.EIO, "Input/output error: .*; put that right, and the same command goes on"),
+    ],
+)
+def test_a_disk_that_refuses_at_the_last_moment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, message: str
+) -> None:
+    def refuse(_: int) -> None:
+        raise OSError(number, os.strerror(number))
+
+    append_record(tmp_path, record(0.1))
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "fsync", refuse)
+        with pytest.raises(StudyError, match=message):
+            append_record(tmp_path, record(0.2))
+    assert read_records(tmp_path) == [record(0.1)]
+
+
+@pytest.fixture
+def read_only() -> Iterator[Path]:
+    """A directory in which this process may not write: root gives up its rights for the test."""
+    folder = Path(tempfile.mkdtemp())
+    open_study(folder, {}, {})
+    append_record(folder, record(0.1))
+    for path in (folder / "records.jsonl", folder / "study.json"):
+        path.chmod(0o444)
+    folder.chmod(0o555)
+    root = os.geteuid() == 0
+    if root:
+        os.seteuid(65534)
+    yield folder
+    if root:
+        os.seteuid(0)
+    folder.chmod(0o755)
+    shutil.rmtree(folder)
+
+
+def test_a_read_only_directory_can_be_read_and_says_what_to_do(read_only: Path) -> None:
+    message = r"Permission denied: .*; the finished runs there are kept; make it writable or give another directory"
+    with pytest.raises(StudyError, match=message):
+        append_record(read_only, record(0.2))
+    with pytest.raises(StudyError, match=message):
+        open_study(read_only, {}, {}, "again")
+    with pytest.raises(StudyError, match=message), hold_study(read_only, {}, {}):
+        pytest.fail("held a directory that cannot be written")
+    assert read_records(read_only) == [record(0.1)]
+    assert read_study(read_only)["settings"] == {}

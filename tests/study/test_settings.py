@@ -1,7 +1,9 @@
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from moga.study.records import read_records, read_study
 from moga.study.settings import Plan, Run, Settings, settings_dict
 
 
@@ -16,6 +18,14 @@ from moga.study.settings import Plan, Run, Settings, settings_dict
         ({"momentum": 1.0}, "momentum must be at least 0 and below 1, got 1.0"),
         ({"betas": (0.9, 1.5)}, "betas must be at least 0 and below 1, got 1.5"),
         ({"weight_decay": -0.1}, "weight_decay must be finite and at least 0, got -0.1"),
+        (
+            {"family": "own:net", "branches": "1/K"},
+            r"branches \(1/K\) is a word for the families .*; let own:net call moga.",
+        ),
+        ({"over": "time"}, "unknown over 'time'; known: width, depth"),
+        ({"start": "best"}, "unknown start 'best'; known: own, moga"),
+        ({"branches": "2/K"}, r"unknown branches '2/K'; known: none, 1/K, 1/sqrt\(2K\)"),
+        ({"margin": 0}, "margin must be above 0, got 0.0"),
         ({"clip": 0}, r"clip must be above 0, got 0.0; leave it out \(None\)"),
     ],
 )
@@ -28,14 +38,15 @@ def test_impossible_settings_are_errors(change: dict[str, Any], message: str) ->
     ("change", "message"),
     [
         ({"recipe": "adamw2"}, "unknown recipe 'adamw2'; known: .*adamw.*moga-row"),
-        ({"width": 40}, "width 40 is not a multiple of the head size 16"),
+        ({"size": 40}, "width 40 is not a multiple of the head size 16"),
+        ({"size": 0, "settings": Settings(over="depth")}, "a depth must be at least 1, got 0"),
         ({"lr": 0}, "a learning rate must be finite and above 0, got 0.0 for adamw"),
         ({"lr": float("inf")}, "a learning rate must be finite and above 0, got inf"),
         ({"seed": -1}, "a seed must be at least 0, got -1"),
     ],
 )
 def test_impossible_runs_are_errors(change: dict[str, Any], message: str) -> None:
-    values: dict[str, Any] = {"recipe": "adamw", "width": 32, "lr": 0.1, "seed": 0, "settings": Settings()}
+    values: dict[str, Any] = {"recipe": "adamw", "size": 32, "lr": 0.1, "seed": 0, "settings": Settings()}
     with pytest.raises(ValueError, match=message):
         Run(**(values | change))
 
@@ -66,6 +77,31 @@ def test_the_key_covers_every_value() -> None:
     runs += [Run("lion", 32, 0.1, 0, Settings()), Run("adamw", 64, 0.1, 0, Settings())]
     runs += [Run("adamw", 32, 0.2, 0, Settings()), Run("adamw", 32, 0.1, 1, Settings())]
     assert len({run.key for run in runs}) == len(runs)
+
+
+RECORDED = Path(__file__).parents[2] / "records" / "gpt2-width"
+
+
+def test_recorded_runs_keep_their_keys() -> None:
+    """New settings must leave the keys of recorded configurations as they are, or every recorded run is lost."""
+    records = read_records(RECORDED)
+    assert len(records) > 100
+    for record in records:
+        config = dict(record["config"])
+        own = [config.pop(name) for name in ("recipe", "width", "lr", "seed")]
+        assert Run(*own, Settings(**config)).key == record["key"]
+    assert settings_dict(Settings(**read_study(RECORDED)["settings"])) == read_study(RECORDED)["settings"]
+
+
+def test_a_configuration_says_what_its_model_takes() -> None:
+    width = Run("muon", 32, 0.1, 0, Settings()).config()
+    depth = Run("muon", 4, 0.1, 0, Settings(over="depth", width=32, branches="1/K")).config()
+    own = Run("own:make", 32, 0.1, 0, Settings(family="own:net", data="own:data", code="ab")).config()
+    assert depth.keys() - width.keys() == {"over", "depth", "branches"}
+    assert (depth["depth"], depth["width"], width["width"]) == (4, 32, 32)
+    assert width.keys() - depth.keys() == {"layers"}
+    assert width.keys() - own.keys() == {"layers", "head_size", "context", "batch"}
+    assert own.keys() - width.keys() == {"data", "code"}
 
 
 def test_runs_come_once_and_the_longest_first() -> None:

@@ -9,10 +9,14 @@ from pathlib import Path
 
 import pytest
 
+from moga.study import prices
 from moga.study.fit import transfer_summary
+from moga.study.lock import hold_study
+from moga.study.prices import Estimate, Price
 from moga.study.records import StudyError, config_key, read_records, read_study
+from moga.study.refine import regret_runs
 from moga.study.settings import Plan, Settings
-from moga.study.sweep import State, regret_runs, run_sweep
+from moga.study.sweep import State, run_sweep
 
 RATES = (0.0625, 0.25, 1.0, 4.0)
 
@@ -100,6 +104,85 @@ def test_workers_and_threads_are_counted_from_one(name: str, plan: Plan, tmp_pat
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.parametrize("name", ["budget", "refine"])
+def test_budget_and_error_are_above_zero(name: str, plan: Plan, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=f"{name} must be above 0, got 0"):
+        run_sweep(plan, tmp_path, **{name: 0})  # type: ignore[arg-type]
+
+
+def test_the_error_of_an_optimum_takes_two_seeds(plan: Plan, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"the error of an optimum \(refine\) is taken over seeds, and there is one"):
+        run_sweep(plan, tmp_path, refine=0.1)
+
+
+def test_two_sweeps_in_one_directory_are_kept_apart(done: Path, plan: Plan, text_file: Path) -> None:
+    settings = read_study(done)["settings"]
+    with hold_study(done, settings, {}), pytest.raises(StudyError, match="done is in use: process .* is writing to it"):
+        run_sweep(plan, done, data=text_file, workers=1)
+
+
+def test_a_spent_budget_begins_no_run_and_goes_on_later(
+    done: Path, plan: Plan, text_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = time.perf_counter
+
+    def after_an_hour(state: State) -> None:
+        if state.done == 3:
+            monkeypatch.setattr(time, "perf_counter", lambda: clock() + 3600)
+
+    outcome = run_sweep(plan, tmp_path / "a", data=text_file, workers=1, budget=3000, progress=after_an_hour)
+    monkeypatch.undo()
+    assert len(read_records(tmp_path / "a")) == outcome.ran == 3
+    assert outcome.left_out == ("the budget of 3000 s is spent; the same command goes on where it ended",)
+    run_sweep(plan, tmp_path / "a", data=text_file, workers=1)
+    assert losses(tmp_path / "a") == losses(done)
+
+
+def test_a_budget_leaves_out_the_largest_sizes(
+    plan: Plan, text_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(prices, "_measured", lambda run, corpus: Price(100.0 if run.size > 32 else 0.01, 64, 1000))
+    plan = replace(plan, sizes=(16, 32, 64))
+    outcome = run_sweep(plan, tmp_path, data=text_file, workers=1, budget=600)
+    assert {record["config"]["width"] for record in read_records(tmp_path)} == {16, 32}
+    assert outcome.left_out == ("left out to stay within 600 s: width 64 (seed 0)",)
+
+
+def test_a_refined_grid_closes_around_its_optimum(plan: Plan, text_file: Path, tmp_path: Path) -> None:
+    rates = {"moga-row": (0.001, 0.002, 0.004)}
+    plan = replace(plan, rates=rates, sizes=(16,), seeds=(0, 1))
+    outcome = run_sweep(plan, tmp_path, data=text_file, workers=1, refine=5.0)
+    (summary,) = transfer_summary(read_records(tmp_path))
+    assert outcome.ran > 6
+    assert summary.widths[0].known or "no optimum within 6 octaves" in outcome.left_out[0]
+
+
+def test_the_cost_is_said_before_anything_runs(plan: Plan, text_file: Path, tmp_path: Path) -> None:
+    said: list[Estimate] = []
+
+    def announce(cost: Estimate) -> None:
+        assert not read_records(tmp_path)
+        said.append(cost)
+
+    run_sweep(plan, tmp_path, data=text_file, workers=1, announce=announce)
+    # 4 rates of 8 steps of 4 windows of 16 tokens; a model has 543 w + 12 w^2 parameters
+    sizes = [543 * width + 12 * width**2 for width in (16, 32)]
+    assert (said[0].runs, said[0].steps, said[0].tokens) == (8, 64, 64 * 64)
+    assert said[0].flops == 6 * 4 * 8 * 64 * sum(sizes)
+
+
+def test_an_optimizer_that_was_changed_is_not_mixed(text_file: Path, tmp_path: Path, plan: Plan, monkeypatch) -> None:
+    source = "import torch\n\ndef make(model, lr):\n    return torch.optim.SGD(model.parameters(), lr)\n"
+    (tmp_path / "sweep_optimizer.py").write_text(source)
+    monkeypatch.chdir(tmp_path)
+    plan = replace(plan, rates={"sweep_optimizer:make": (0.1,)}, sizes=(16,))
+    run_sweep(plan, "out", data=text_file, workers=1)
+    assert run_sweep(plan, "out", data=text_file, workers=1).ran == 0
+    (tmp_path / "sweep_optimizer.py").write_text(source.replace("lr)\n", "lr / 2)\n"))
+    with pytest.raises(StudyError, match="the code of sweep_optimizer:make changed since its runs in this directory"):
+        run_sweep(plan, "out", data=text_file, workers=1)
+
+
 def test_an_optimum_at_the_edge_gets_no_regret_run(plan: Plan, text_file: Path, tmp_path: Path) -> None:
     outcome = run_sweep(replace(plan, rates={"moga-row": (1e-9, 2e-9)}), tmp_path, data=text_file, workers=1)
     assert outcome.ran == 4
@@ -110,7 +193,7 @@ def test_an_optimum_at_the_edge_gets_no_regret_run(plan: Plan, text_file: Path, 
 def test_divergence_is_recorded_and_the_study_goes_on(plan: Plan, text_file: Path, tmp_path: Path) -> None:
     rates = {"moga-row": (0.25, 1e5)}
     outcome = run_sweep(
-        replace(plan, rates=rates, widths=(16,), settings=replace(plan.settings, steps=30)),
+        replace(plan, rates=rates, sizes=(16,), settings=replace(plan.settings, steps=30)),
         tmp_path,
         data=text_file,
         workers=1,

@@ -26,6 +26,11 @@ def test_a_failing_run_is_named_and_ends_the_workers(workers: int, small: Settin
     assert not multiprocessing.active_children()
 
 
+def test_code_that_changes_under_a_study_ends_it(small: Settings, text_file: Path) -> None:
+    with pytest.raises(StudyError, match="the code of the model or the data changed while the study was running"):
+        execute(runs(replace(small, code="other")), QUIET, data=str(text_file))
+
+
 def test_two_workers_share_the_runs_until_they_die(small: Settings, text_file: Path) -> None:
     done: list[str] = []
 

@@ -10,7 +10,7 @@ import typer
 from rich.console import Console
 
 from moga.cli.balls import balls
-from moga.cli.check import check, show_check
+from moga.cli.check import check, parse_roles, show_check
 from moga.cli.inspect import inspect
 from moga.cli.smoothness import show, smoothness
 
@@ -54,16 +54,31 @@ def transfer(
     out: Annotated[Path, typer.Option(help="Directory for records and report; an interrupted one goes on.")],
     preset: Annotated[str, typer.Option(help="What to run where nothing else is said: quick or full.")] = "quick",
     recipe: Annotated[
-        list[str] | None, typer.Option(help="Recipe to run; repeat it or give a comma list.", metavar="NAME")
+        list[str] | None,
+        typer.Option(help="Recipe to run, or package.module:function(model, lr); repeat it or give a comma list."),
     ] = None,
-    widths: Annotated[str | None, typer.Option(help="Widths, as in 64,128,256.")] = None,
+    over: Annotated[str | None, typer.Option(help="What grows: width or depth.")] = None,
+    sizes: Annotated[
+        str | None, typer.Option("--sizes", "--widths", help="Widths (or depths), as in 64,128,256.")
+    ] = None,
     lrs: Annotated[
         list[str] | None,
         typer.Option(help='Learning rates, as in "2**-6:2**-1" or "moga-row=2**-6:2**-1"; may be repeated.'),
     ] = None,
     seeds: Annotated[str | None, typer.Option(help="How many seeds (2), or which (0,1).")] = None,
-    model: Annotated[str | None, typer.Option(help="Model family: gpt2 or llama.")] = None,
-    layers: Annotated[int | None, typer.Option(help="Blocks of the model.")] = None,
+    model: Annotated[
+        str | None,
+        typer.Option(help="Model family (gpt2, llama), or package.module:function called with width= or depth=."),
+    ] = None,
+    start: Annotated[
+        str | None, typer.Option(help="Weights of a function's model: own, or moga (initialize_).")
+    ] = None,
+    role: Annotated[list[str] | None, typer.Option(help='Role by pattern, as in "head.weight=output".')] = None,
+    layers: Annotated[int | None, typer.Option(help="Blocks of a family, over width.")] = None,
+    width: Annotated[int | None, typer.Option(help="Width of a family, over depth.")] = None,
+    branches: Annotated[
+        str | None, typer.Option(help="Multiplier of a family's branches: none, 1/K or 1/sqrt(2K).")
+    ] = None,
     head_size: Annotated[int | None, typer.Option(help="Width of one attention head; widths are multiples.")] = None,
     length: Annotated[int | None, typer.Option("--context", help="Tokens of context.")] = None,
     batch: Annotated[int | None, typer.Option(help="Windows of text per step.")] = None,
@@ -76,24 +91,41 @@ def transfer(
     ] = None,
     betas: Annotated[str | None, typer.Option(help="The two averages of adam, as in 0.9,0.95.")] = None,
     clip: Annotated[float | None, typer.Option(help="Largest gradient norm; none by default.")] = None,
+    margin: Annotated[
+        float | None, typer.Option(help="A loss this far above the first, for 10 steps, has diverged; 1 by default.")
+    ] = None,
     data: Annotated[
-        Path | None, typer.Option(help="Text file or directory; by default the source of Python's library.")
+        Path | None,
+        typer.Option(
+            help="Text file or directory, or package.module:function(split, seed); by default Python's library."
+        ),
+    ] = None,
+    budget: Annotated[str | None, typer.Option(help="Time for all runs, as in 30m; says what it leaves out.")] = None,
+    refine: Annotated[
+        float | None, typer.Option(help="Add rates until no optimum is at an edge and its error (octaves) is below.")
     ] = None,
     workers: Annotated[int | None, typer.Option(help="Runs at a time; by default one per CPU.")] = None,
     threads: Annotated[int, typer.Option(help="Threads of each run.")] = 1,
 ) -> None:
-    """Train widths x learning rates x recipes, and say whether the learning rate transfers."""
+    """Train widths (or depths) x learning rates x recipes, and say whether the learning rate transfers."""
     from moga.cli.plan import make_plan, parse_betas
 
     plan = make_plan(
         preset,
         recipes=recipe or (),
         rates=lrs or (),
-        widths=widths,
+        sizes=sizes,
         seeds=seeds,
         settings={
             "family": model,
+            "over": over,
             "layers": layers,
+            "width": width,
+            "branches": branches,
+            "start": start,
+            "roles": parse_roles(role) if role else None,
+            "margin": margin,
+            "data": data,
             "head_size": head_size,
             "context": length,
             "batch": batch,
@@ -106,18 +138,31 @@ def transfer(
             "clip": clip,
         },
     )
-    from moga.cli.progress import duration, show_progress
+    from moga.cli.progress import ahead, duration, show_progress
+    from moga.study.presets import parse_seconds
     from moga.study.sweep import run_sweep
 
-    command = shlex.join(["moga", *context.obj])
+    command, console = shlex.join(["moga", *context.obj]), Console(stderr=True)
+    seconds = None if budget is None else parse_seconds(budget)
     try:
-        with show_progress(Console(stderr=True)) as progress:
+        with show_progress(console) as progress:
             outcome = run_sweep(
-                plan, out, data=data, workers=workers, threads=threads, command=command, progress=progress
+                plan,
+                out,
+                data=data,
+                workers=workers,
+                threads=threads,
+                command=command,
+                progress=progress,
+                budget=seconds,
+                refine=refine,
+                announce=lambda cost: console.print(ahead(cost), markup=False, highlight=False, soft_wrap=True),
             )
     except KeyboardInterrupt:
         raise Stopped(f"stopped; the finished runs are kept in {out}. To go on: {command}") from None
     typer.echo(f"{_counts(outcome)} in {duration(outcome.seconds)}")
+    for note in outcome.left_out:
+        typer.echo(note)
     _report(out)
 
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from moga.rules.recipes import resolve_recipe
+from moga.study.factories import is_path
 from moga.study.presets import default_rates, parse_integers, parse_rates, preset
 from moga.study.settings import Plan, Settings
 
@@ -20,28 +21,33 @@ def make_plan(
     *,
     recipes: Sequence[str] = (),
     rates: Sequence[str] = (),
-    widths: str | None = None,
+    sizes: str | None = None,
     seeds: str | None = None,
     settings: Mapping[str, Any] | None = None,
 ) -> Plan:
     """The preset ``name`` with every given word in its place; ``settings`` that are None stay as the preset has them.
 
+    ``data`` among the settings tells whether the data are a function's; it is not part of the plan yet.
+
     Raises ValueError for words that no plan can have.
 
-    >>> plan = make_plan("quick", recipes=["lion"], rates=["2**-12:2**-10"], widths="32,64", seeds="2")
-    >>> dict(plan.rates), plan.widths, plan.seeds
+    >>> plan = make_plan("quick", recipes=["lion"], rates=["2**-12:2**-10"], sizes="32,64", seeds="2")
+    >>> dict(plan.rates), plan.sizes, plan.seeds
     ({'lion': (0.000244140625, 0.00048828125, 0.0009765625)}, (32, 64), (0, 1))
     """
     plan = preset(name)
     chosen = parse_recipes(recipes) or tuple(plan.rates)
     for recipe in chosen:
-        resolve_recipe(recipe)  # an unknown name is said before anything else about it
+        if not is_path(recipe):
+            resolve_recipe(recipe)  # an unknown name is said before anything else about it
+    given = {name: value for name, value in (settings or {}).items() if value is not None}
+    _check_used(given, sizes)
     return replace(
         plan,
         rates=_rates(chosen, rates, plan.rates),
-        widths=parse_integers(widths) if widths is not None else plan.widths,
+        sizes=parse_integers(sizes) if sizes is not None else plan.sizes,
         seeds=parse_seeds(seeds) if seeds is not None else plan.seeds,
-        settings=_settings(plan.settings, settings or {}),
+        settings=_settings(plan.settings, given),
     )
 
 
@@ -99,9 +105,26 @@ def _rates(recipes: Sequence[str], words: Sequence[str], known: Mapping[str, Rat
     return found
 
 
+def _check_used(given: dict[str, Any], sizes: str | None) -> None:
+    """Refuse what would be without effect: the shape of a family for one's own model, that of text for one's own data.
+
+    Raises ValueError that names the option; also for depths that are not given.
+    """
+    data, over = str(given.pop("data", "")), given.get("over", "width")
+    own, grows = given.get("family", ""), {"width": "width", "depth": "layers"}.get(over, "")
+    unused = dict.fromkeys(("layers", "width", "head_size") if is_path(own) else (), f"{own} makes its own model")
+    unused |= {} if is_path(own) else {grows: f"it is what grows over {over}; give --sizes"}
+    unused |= dict.fromkeys(("batch", "context") if is_path(data) else (), f"{data} makes its own batches")
+    for name, reason in unused.items():
+        if name in given:
+            raise ValueError(f"--{name.replace('_', '-')} has no effect here: {reason}")
+    if over == "depth" and sizes is None:
+        raise ValueError("over depth the study needs depths: give --sizes, as in 2,4,8,16")
+
+
 def _settings(settings: Settings, changes: Mapping[str, Any]) -> Settings:
     """With other steps and no word about the warm-up, the warm-up is a tenth of the steps, as in the presets."""
-    given = {name: value for name, value in changes.items() if value is not None}
+    given = dict(changes)
     if "steps" in given and "warmup" not in given:
         given["warmup"] = given["steps"] // 10
     return replace(settings, **given)

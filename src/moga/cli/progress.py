@@ -13,9 +13,10 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from moga.study.prices import Estimate
     from moga.study.sweep import State
 
-__all__ = ["duration", "show_progress"]
+__all__ = ["ahead", "duration", "show_progress"]
 
 PHASES = {"grid": "sweep", "regret": "regret"}
 
@@ -34,6 +35,14 @@ def duration(seconds: float | None) -> str:
     if whole < 3600:
         return f"{whole // 60} min {whole % 60} s"
     return f"{whole // 3600} h {whole % 3600 // 60} min"
+
+
+def ahead(cost: Estimate) -> str:
+    """What a sweep will take, before it starts."""
+    work = f"{cost.runs} run{'s' * (cost.runs != 1)}, {cost.steps:,} steps, {cost.tokens:.2g} tokens"
+    said = f"{work}, {cost.flops:.2g} FLOPs (6 x parameters x tokens)"
+    workers = f"{cost.workers} worker{'s' * (cost.workers != 1)}"
+    return "\n".join([f"ahead: {said}: about {duration(cost.seconds)} of training on {workers}", *cost.left_out])
 
 
 @contextmanager
@@ -63,14 +72,14 @@ class _Bar:
         if state.phase not in self._tasks:
             if state.total == 0:
                 return
-            name = PHASES[state.phase]
+            name = PHASES.get(state.phase, state.phase)
             self._tasks[state.phase] = self._progress.add_task(name, total=state.total, status="starting")
         self._progress.update(self._tasks[state.phase], completed=state.done, status=_status(state))
 
 
 def _status(state: State) -> str:
     parts = [
-        f"{item.run.recipe} {item.run.width}: {_loss(item.loss)}"
+        f"{item.run.recipe} {item.run.size}: {_loss(item.loss)}"
         for item in state.active.values()
         if item.loss is not None
     ]
@@ -92,7 +101,7 @@ class _Lines:
         if state.phase != self._phase and state.total:
             self._phase = state.phase
             reused = f", {state.reused} of them from before" if state.reused else ""
-            self._print(f"{PHASES[state.phase]}: {state.total} run{'s' * (state.total != 1)}{reused}")
+            self._print(f"{PHASES.get(state.phase, state.phase)}: {state.total} run{'s' * (state.total != 1)}{reused}")
         if state.latest is not None:
             left = f", {duration(state.seconds_left)} left" if state.done < state.total else ""
             self._print(f"[{state.done}/{state.total}] {_finished(state.latest)}{left}")
@@ -104,7 +113,8 @@ class _Lines:
 def _finished(record: dict[str, Any]) -> str:
     config, result = record["config"], record["result"]
     loss = "diverged" if result["diverged"] else f"loss {_loss(result['loss'])}"
-    return f"{config['recipe']}, width {config['width']}, lr {config['lr']:.4g}, seed {config['seed']}: {loss}"
+    over = config.get("over", "width")
+    return f"{config['recipe']}, {over} {config[over]}, lr {config['lr']:.4g}, seed {config['seed']}: {loss}"
 
 
 def _loss(loss: float | None) -> str:

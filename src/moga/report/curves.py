@@ -32,8 +32,8 @@ def _best_view(results: Results) -> dict[str, Any]:
                 continue
             rate = min(zip(fit.losses, fit.lrs, strict=True))[1]
             runs = [run for run in results.runs(summary.recipe, fit.width) if run["config"]["lr"] == rate]
-            chosen[summary.recipe] += [(run, results.colours[fit.width], f"width {fit.width}") for run in runs]
-    return _view("Each width at its best learning rate", chosen)
+            chosen[summary.recipe] += [(run, results.colours[fit.width], fit.name) for run in runs]
+    return _view(f"Each {results.over} at its best learning rate", chosen)
 
 
 def _rates_view(results: Results, width: int) -> dict[str, Any]:
@@ -45,7 +45,7 @@ def _rates_view(results: Results, width: int) -> dict[str, Any]:
         chosen[summary.recipe] = [
             (run, colours[run["config"]["lr"]], power_of_two(run["config"]["lr"])) for run in runs
         ]
-    return _view(f"Width {width}: every learning rate", chosen)
+    return _view(f"{results.over.capitalize()} {width}: every learning rate", chosen)
 
 
 def _view(label: str, chosen: dict[str, list[tuple[Record, str, str]]]) -> dict[str, Any]:
@@ -75,6 +75,7 @@ def _panel(runs: list[tuple[Record, str, str]], axis: list[float]) -> dict[str, 
 def _curve(run: Record, colour: str, name: str, *, first: bool) -> dict[str, Any]:
     config, curve = run["config"], run["result"]["curve"]
     lost = not math.isfinite(final_loss(run))
+    over = config.get("over", "width")
     return {
         "type": "scatter",
         "mode": "lines",
@@ -84,7 +85,7 @@ def _curve(run: Record, colour: str, name: str, *, first: bool) -> dict[str, Any
         "x": [step for step, _ in curve],
         "y": [loss if _finite(loss) else None for _, loss in curve],
         "line": {"color": colour, "width": 1.6, "dash": "dot" if lost else "solid"},
-        "text": f"width {config['width']}, learning rate {describe_rate(config['lr'])}, seed {config['seed']}"
+        "text": f"{over} {config[over]}, learning rate {describe_rate(config['lr'])}, seed {config['seed']}"
         + (", diverged" if lost else ""),
         "hovertemplate": "%{text}<br>step %{x}: loss %{y:.3f}<extra></extra>",
     }

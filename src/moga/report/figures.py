@@ -51,7 +51,7 @@ def transfer_png(results: Results) -> Figure:
 
 
 def _handle(results: Results, width: int) -> Line2D:
-    return Line2D([], [], color=results.colours[width], marker="o", markersize=4, label=f"width {width}")
+    return Line2D([], [], color=results.colours[width], marker="o", markersize=4, label=f"{results.over} {width}")
 
 
 def _transfer_panel(panel: Axes, results: Results, summary: Summary) -> None:
@@ -134,7 +134,7 @@ def drift_png(results: Results) -> Figure:
     low, high = panel.get_ylim()
     reach = max(0.5, abs(low), abs(high))
     panel.set_ylim(-reach, reach)
-    panel.set_xlabel("width")
+    panel.set_xlabel(results.over)
     panel.set_ylabel("move of the best learning rate (octaves)")
     if panel.get_legend_handles_labels()[0]:
         panel.legend(frameon=False, fontsize=8.5)

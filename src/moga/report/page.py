@@ -40,6 +40,7 @@ def render_page(results: Results) -> str:
         title=_title(results),
         headline=headline(results),
         recipes=recipe_rows(results),
+        over=results.over,
         widths=width_rows(results),
         colours=results.colours,
         seeds=len(results.seeds),
@@ -56,7 +57,7 @@ def render_page(results: Results) -> str:
 
 def _title(results: Results) -> str:
     family, widths = results.study["settings"]["family"], results.widths
-    span = f"width {widths[0]}" if len(widths) == 1 else f"widths {widths[0]} to {widths[-1]}"
+    span = f"{results.over} {widths[0]}" if len(widths) == 1 else f"{results.over}s {widths[0]} to {widths[-1]}"
     return f"Learning-rate transfer: {family}, {span}"
 
 

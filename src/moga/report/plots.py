@@ -76,7 +76,7 @@ def transfer_panel(results: Results, summary: Summary) -> Figure:
 def _width_traces(results: Results, summary: Summary, fit: WidthFit, axis: LossAxis) -> list[Figure]:
     """Everything that belongs to one width; the page's legend switches these together by ``meta.width``."""
     colour = results.colours[fit.width]
-    common = {"type": "scatter", "meta": {"width": fit.width}, "name": f"width {fit.width}", "showlegend": False}
+    common = {"type": "scatter", "meta": {"width": fit.width}, "name": fit.name, "showlegend": False}
     runs = results.runs(summary.recipe, fit.width)
     on_grid = [run for run in runs if run["config"]["lr"] in fit.lrs]
     apart = [run for run in runs if run["config"]["lr"] not in fit.lrs]
@@ -85,7 +85,7 @@ def _width_traces(results: Results, summary: Summary, fit: WidthFit, axis: LossA
         traces.append(_points(on_grid, common, {"size": 4, "color": colour, "opacity": 0.45}, "seed", axis.floor))
     if apart:
         marker = {"size": 9, "color": colour, "symbol": "circle-open", "line": {"width": 2}}
-        traces.append(_points(apart, common, marker, "checked at the smallest width's optimum, seed", axis.floor))
+        traces.append(_points(apart, common, marker, f"checked at the smallest {fit.over}'s optimum, seed", axis.floor))
     traces += _marks_above(results, summary, fit, axis, common)
     if fit.optimum is not None:
         traces.append(_optimum(fit, colour, common))
@@ -107,7 +107,7 @@ def _mean_points(fit: WidthFit, colour: str, common: Figure, top: float) -> Figu
         "mode": "markers",
         "marker": {"color": colour, "size": 6},
         "text": [
-            f"<b>width {fit.width}</b><br>learning rate {describe_rate(rate)}<br>loss {format_number(loss)}{seeds}"
+            f"<b>{fit.name}</b><br>learning rate {describe_rate(rate)}<br>loss {format_number(loss)}{seeds}"
             for rate, loss in shown
         ],
         "hovertemplate": "%{text}<extra></extra>",
@@ -122,7 +122,7 @@ def _points(runs: list[Record], common: Figure, marker: Figure, what: str, top: 
         "mode": "markers",
         "marker": marker,
         "text": [
-            f"<b>width {run['config']['width']}</b><br>learning rate {describe_rate(run['config']['lr'])}"
+            f"<b>{common['name']}</b><br>learning rate {describe_rate(run['config']['lr'])}"
             f"<br>loss {format_number(final_loss(run))}<br>{what} {run['config']['seed']}"
             for run in finite
         ],
@@ -155,9 +155,7 @@ def _marks_above(results: Results, summary: Summary, fit: WidthFit, axis: LossAx
             "y": [height] * len(rates),
             "mode": "markers",
             "marker": {"symbol": symbol, "size": 8, "color": colour},
-            "text": [
-                f"<b>width {fit.width}</b><br>learning rate {describe_rate(rate)}<br>{words[rate]}" for rate in rates
-            ],
+            "text": [f"<b>{fit.name}</b><br>learning rate {describe_rate(rate)}<br>{words[rate]}" for rate in rates],
             "hovertemplate": "%{text}<extra></extra>",
         }
         for symbol, rates, words in marks
@@ -180,11 +178,11 @@ def _optimum(fit: WidthFit, colour: str, common: Figure) -> Figure:
                 "color": colour,
                 "line": {"width": 2.5},
             },
-            "text": [f"<b>width {fit.width}</b><br>lowest loss at the edge of the grid:<br>the optimum is unknown"],
+            "text": [f"<b>{fit.name}</b><br>lowest loss at the edge of the grid:<br>the optimum is unknown"],
             "hovertemplate": "%{text}<extra></extra>",
         }
     spread = optimum.stderr_log2
-    words = f"<b>width {fit.width}</b><br>fitted optimum {describe_rate(optimum.lr)}"
+    words = f"<b>{fit.name}</b><br>fitted optimum {describe_rate(optimum.lr)}"
     words += f"<br>± {format_number(spread, 2)} octaves" if spread is not None else "<br>one seed: no uncertainty"
     return common | {
         "x": [math.log2(optimum.lr)],
@@ -202,7 +200,7 @@ def drift_figure(results: Results) -> Figure:
 
     A flat line is a learning rate that transfers. Widths without a known optimum have no point, and a recipe needs two.
     """
-    layout = base_layout("width", "move of the best learning rate (octaves)")
+    layout = base_layout(results.over, "move of the best learning rate (octaves)")
     layout["xaxis"] |= {
         "range": [math.log2(results.widths[0]) - 0.2, math.log2(results.widths[-1]) + 0.2],
         "tickvals": [math.log2(width) for width in results.widths],
@@ -238,7 +236,7 @@ def _drift_trace(summary: Summary, found: list[WidthFit], index: int) -> Figure:
         "line": {"color": colour, "width": 2},
         "marker": {"color": colour, "symbol": symbol, "size": 9},
         "text": [
-            f"<b>{summary.recipe}</b>, width {fit.width}<br>best learning rate {describe_rate(optimum.lr)}"
+            f"<b>{summary.recipe}</b>, {fit.name}<br>best learning rate {describe_rate(optimum.lr)}"
             for fit, optimum in zip(found, optima, strict=True)
         ],
         "hovertemplate": "%{text}<extra></extra>",

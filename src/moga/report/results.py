@@ -38,6 +38,12 @@ class Results:
     records: list[Record]
     summaries: list[Summary]
 
+    @property
+    def over(self) -> str:
+        """What grows, "width" or "depth"; where it is the depth, what is called a width here is a depth."""
+        word: str = self.study["settings"].get("over", "width")
+        return word
+
     @cached_property
     def widths(self) -> list[int]:
         """Every width that occurs, ascending."""
@@ -58,7 +64,7 @@ class Results:
         chosen = [
             record
             for record in self.records
-            if record["config"]["recipe"] == recipe and width in (None, record["config"]["width"])
+            if record["config"]["recipe"] == recipe and width in (None, record["config"][self.over])
         ]
         return sorted(chosen, key=lambda record: (record["config"]["lr"], record["config"]["seed"]))
 

@@ -26,9 +26,10 @@ from moga.study.coordinates_models import build, make_optimizer, roles_of
 from moga.study.coordinates_plan import MEASURE, Case, CheckPlan, CheckSettings
 from moga.study.data import load_corpus, training_windows
 from moga.study.factories import Built, called, is_path, labels_of, loss_of, moved
+from moga.study.lock import hold_study
 from moga.study.plants import plant_in_weights
 from moga.study.probes import Pass, Probe
-from moga.study.records import RECORDS_FILE, StudyError, append_record, config_key, open_study
+from moga.study.records import RECORDS_FILE, StudyError, append_record, config_key
 from moga.study.sweep import environment
 from moga.study.train import threads as with_threads
 
@@ -63,10 +64,10 @@ def run_check(
     corpus = load_corpus(data, context=plan.settings.context)
     plan = replace(plan, settings=replace(plan.settings, corpus=corpus.fingerprint))
     roles = roles_of(plan)
-    open_study(directory, {"measure": MEASURE} | asdict(plan.settings), corpus.describe(), command)
-    (Path(directory) / RECORDS_FILE).unlink(missing_ok=True)
+    settings = {"measure": MEASURE} | asdict(plan.settings)
     total, done = len(plan.cases) * len(plan.sizes) * len(plan.seeds), 0
-    with with_threads(threads):
+    with hold_study(directory, settings, corpus.describe(), command), with_threads(threads):
+        (Path(directory) / RECORDS_FILE).unlink(missing_ok=True)
         for case in plan.cases:
             for size in plan.sizes:
                 for seed in plan.seeds:

@@ -10,6 +10,7 @@ import os
 import sysconfig
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
@@ -31,7 +32,7 @@ class Corpus:
     train: Bytes
     held_out: Bytes
 
-    @property
+    @cached_property
     def fingerprint(self) -> str:
         """sha256 of the training part's length, the training part and the held-out part."""
         digest = hashlib.sha256(f"{len(self.train)}:".encode())

@@ -36,9 +36,10 @@ class Optimum:
 
 @dataclass(frozen=True)
 class WidthFit:
-    """One recipe at one width. losses: means over seeds at the rates `lrs`, inf where any seed diverged.
+    """One recipe at one width, or one depth where that is what grows.
 
-    seeds: how many. optimum: None when every rate diverged. best_loss: the lowest of `losses`.
+    losses: means over seeds at the rates `lrs`, inf where any seed diverged. seeds: how
+    many. optimum: None when every rate diverged. best_loss: the lowest of `losses`. over: what grows.
     """
 
     width: int
@@ -47,6 +48,12 @@ class WidthFit:
     seeds: int
     optimum: Optimum | None
     best_loss: float
+    over: str = "width"
+
+    @property
+    def name(self) -> str:
+        """As in "width 64" or "depth 4"."""
+        return f"{self.over} {self.width}"
 
     @property
     def known(self) -> bool:
@@ -146,29 +153,33 @@ def _stderr(x: Floats, table: Floats) -> float | None:
 def transfer_summary(records: Iterable[Mapping[str, Any]]) -> list[Summary]:
     """One summary per recipe, in the order of appearance. Records are those of one study (one set of settings)."""
     runs: dict[str, dict[int, dict[float, dict[int, float]]]] = {}
+    over = "width"
     for record in records:
         config, result = record["config"], record["result"]
         loss = math.inf if result["diverged"] or result["loss"] is None else float(result["loss"])
+        over = config.get("over", "width")
         widths = runs.setdefault(config["recipe"], {})
-        widths.setdefault(config["width"], {}).setdefault(config["lr"], {})[config["seed"]] = loss
-    return [_summary(recipe, dict(sorted(widths.items()))) for recipe, widths in runs.items()]
+        widths.setdefault(config[over], {}).setdefault(config["lr"], {})[config["seed"]] = loss
+    return [_summary(recipe, dict(sorted(widths.items())), over) for recipe, widths in runs.items()]
 
 
-def _summary(recipe: str, runs: Mapping[int, Mapping[float, Mapping[int, float]]]) -> Summary:
+def _summary(recipe: str, runs: Mapping[int, Mapping[float, Mapping[int, float]]], over: str) -> Summary:
     """runs: width -> lr -> seed -> loss, widths ascending."""
     reference = sorted(next(iter(runs.values())))
-    fits = tuple(_fit_width(width, rates, reference) for width, rates in runs.items())
+    fits = tuple(_fit_width(width, rates, reference, over) for width, rates in runs.items())
     drift, drift_stderr = _drift([fit for fit in fits if fit.known])
     smallest, largest = fits[0], fits[-1]
     regret_lr = smallest.optimum.lr if smallest.known and smallest.optimum else None
     regret = None if regret_lr is None or smallest is largest else _regret(runs[largest.width], largest, regret_lr)
-    unknown = _why_unknown(fits, drift, regret)
+    unknown = _why_unknown(fits, drift, regret, over)
     transfers = None if unknown else regret is not None and regret <= TRANSFERS_REGRET
-    verdict = f"{recipe}: " + _verdict(fits, drift, regret, transfers, unknown)
+    verdict = f"{recipe}: " + _verdict(fits, drift, regret, transfers, unknown, over)
     return Summary(recipe, fits, drift, drift_stderr, regret, regret_lr, transfers, verdict)
 
 
-def _fit_width(width: int, runs: Mapping[float, Mapping[int, float]], reference: Sequence[float]) -> WidthFit:
+def _fit_width(
+    width: int, runs: Mapping[float, Mapping[int, float]], reference: Sequence[float], over: str
+) -> WidthFit:
     """The fit over the grid of this width: the rates that the smallest width has, or that lie outside its range.
 
     What is left out is inside the smallest width's range but not on its grid: the runs at that width's optimum. Only
@@ -177,7 +188,7 @@ def _fit_width(width: int, runs: Mapping[float, Mapping[int, float]], reference:
     grid = {rate: runs[rate] for rate in sorted(runs) if rate in reference or not reference[0] < rate < reference[-1]}
     counts = {seed: sum(seed in losses for losses in grid.values()) for losses in grid.values() for seed in losses}
     if not counts:
-        return WidthFit(width, (), (), 0, None, math.inf)
+        return WidthFit(width, (), (), 0, None, math.inf, over)
     seeds = sorted(seed for seed, count in counts.items() if count == max(counts.values()))
     rates = [rate for rate, losses in grid.items() if all(seed in losses for seed in seeds)]
     if not rates:
@@ -186,7 +197,7 @@ def _fit_width(width: int, runs: Mapping[float, Mapping[int, float]], reference:
     table = np.array([[grid[rate][seed] for rate in rates] for seed in seeds])
     means = table.mean(axis=0)
     optimum = fit_optimum(rates, table) if np.isfinite(means).any() else None
-    return WidthFit(width, tuple(rates), tuple(means.tolist()), len(seeds), optimum, float(means.min()))
+    return WidthFit(width, tuple(rates), tuple(means.tolist()), len(seeds), optimum, float(means.min()), over)
 
 
 def _drift(fits: Sequence[WidthFit]) -> tuple[float | None, float | None]:
@@ -215,46 +226,51 @@ def _regret(runs: Mapping[float, Mapping[int, float]], largest: WidthFit, lr: fl
     return float(np.mean([there[seed] for seed in seeds]) - np.mean([best[seed] for seed in seeds]))
 
 
-def _why_unknown(fits: Sequence[WidthFit], drift: float | None, regret: float | None) -> str:
+def _why_unknown(fits: Sequence[WidthFit], drift: float | None, regret: float | None, over: str) -> str:
     """The first reason why nothing can be said, in words; "" if there is none."""
     if regret == math.inf:
         return ""
     if len(fits) < 2:
-        return f"one width only ({fits[0].width}): add wider models"
+        return f"one {over} only ({fits[0].width}): add {'wider' if over == 'width' else 'deeper'} models"
     for fit in fits:
         if fit.optimum is None:
-            return f"every run at width {fit.width} diverged: add smaller rates"
+            return f"every run at {over} {fit.width} diverged: add smaller rates"
         if fit.optimum.edge:
             if len(fit.lrs) < 3:
-                return f"width {fit.width} has only {len(fit.lrs)} of the 3 rates that a minimum takes: add rates"
+                return f"{over} {fit.width} has only {len(fit.lrs)} of the 3 rates that a minimum takes: add rates"
             end, more = ("smallest", "smaller") if fit.optimum.lr == fit.lrs[0] else ("largest", "larger")
             return (
-                f"the best rate at width {fit.width} is the {end} of its grid ({fit.optimum.lr:.4g}): add {more} rates"
+                f"the best rate at {over} {fit.width} is the {end} of its grid ({fit.optimum.lr:.4g}): add {more} rates"
             )
     if regret is None or drift is None:
         smallest, largest = fits[0].width, fits[-1].width
-        return f"the run at width {largest} with the rate tuned at width {smallest} is missing: run the study again"
+        return f"the run at {over} {largest} with the rate tuned at {over} {smallest} is missing: run the study again"
     if regret <= TRANSFERS_REGRET and abs(drift) > TRANSFERS_DRIFT:
-        return "the best rate moves, but over these widths that costs nothing: add widths or seeds"
+        return f"the best rate moves, but over these {over}s that costs nothing: add {over}s or seeds"
     return ""
 
 
 def _verdict(
-    fits: Sequence[WidthFit], drift: float | None, regret: float | None, transfers: bool | None, unknown: str
+    fits: Sequence[WidthFit],
+    drift: float | None,
+    regret: float | None,
+    transfers: bool | None,
+    unknown: str,
+    over: str,
 ) -> str:
     parts = []
     if drift is not None:
         known = [fit.width for fit in fits if fit.known]
-        parts.append(f"the best rate moved by {drift:+.2f} octave per doubling of width ({known[0]} to {known[-1]})")
+        parts.append(f"the best rate moved by {drift:+.2f} octave per doubling of {over} ({known[0]} to {known[-1]})")
     smallest, largest = fits[0].width, fits[-1].width
     if regret == math.inf:
-        parts.append(f"the rate tuned at width {smallest} diverges at width {largest}")
+        parts.append(f"the rate tuned at {over} {smallest} diverges at {over} {largest}")
     elif regret is not None:
-        rate = f"the rate tuned at width {smallest}"
+        rate = f"the rate tuned at {over} {smallest}"
         if round(regret, 3) < 0:
-            parts.append(f"{rate} beats the best of the grid at width {largest} by {-regret:.3f} nats")
+            parts.append(f"{rate} beats the best of the grid at {over} {largest} by {-regret:.3f} nats")
         else:
-            parts.append(f"{rate} costs {abs(regret):.3f} nats at width {largest}")
+            parts.append(f"{rate} costs {abs(regret):.3f} nats at {over} {largest}")
     outcome = {True: "it transfers.", False: "it does not transfer.", None: f"unknown whether it transfers: {unknown}."}
     said = "; ".join(parts)
     return f"{said}: {outcome[transfers]}" if transfers is not None else "; ".join([*parts, outcome[None]])

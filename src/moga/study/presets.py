@@ -1,4 +1,4 @@
-"""Plans that are known to work, default rates, and how rates and widths are written on a command line."""
+"""Plans that are known to work, default rates, and how rates, sizes and times are written on a command line."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ DEFAULT_RATES: dict[str, tuple[float, ...]] = {
 PRESETS: dict[str, Plan] = {
     "quick": Plan(
         rates={"moga-row": DEFAULT_RATES["moga-row"], "adamw": _powers(-10, -5)},
-        widths=(32, 64, 128),
+        sizes=(32, 64, 128),
     ),
     "full": Plan(
         rates={
@@ -36,7 +36,7 @@ PRESETS: dict[str, Plan] = {
             "mup-adamw": _powers(-4, 0),
             "adamw": _powers(-11, -6),
         },
-        widths=(64, 128, 256),
+        sizes=(64, 128, 256),
         seeds=(0, 1),
     ),
 }
@@ -48,7 +48,7 @@ def preset(name: str) -> Plan:
     Raises:
         ValueError: an unknown name; the known ones are listed.
 
-    >>> preset("quick").widths
+    >>> preset("quick").sizes
     (32, 64, 128)
     """
     if name not in PRESETS:
@@ -117,7 +117,7 @@ def _rate(text: str) -> float:
 
 
 def parse_integers(text: str, least: int = 1) -> tuple[int, ...]:
-    """Whole numbers with commas, ascending, each once (for widths; for seeds with least=0).
+    """Whole numbers with commas, ascending, each once (for sizes; for seeds with least=0).
 
     Raises:
         ValueError: something else, or a number below `least`.
@@ -132,3 +132,22 @@ def parse_integers(text: str, least: int = 1) -> tuple[int, ...]:
     if numbers[0] < least:
         raise ValueError(f"numbers must be at least {least}, got {numbers[0]} in {text!r}")
     return tuple(numbers)
+
+
+SECONDS = {"s": 1, "m": 60, "h": 3600}
+
+
+def parse_seconds(text: str) -> float:
+    """A time in seconds: a number and s, m or h, or several of these.
+
+    Raises:
+        ValueError: something else, or no time at all.
+
+    >>> parse_seconds("30m"), parse_seconds("1h 30m"), parse_seconds("1.5h")
+    (1800.0, 5400.0, 5400.0)
+    """
+    parts = re.findall(r"(\d+\.?\d*)([smh])", text)
+    total = sum(float(number) * SECONDS[unit] for number, unit in parts)
+    if "".join(number + unit for number, unit in parts) != text.replace(" ", "") or not total > 0:
+        raise ValueError(f"{text!r} is no time; write a number above 0 and s, m or h, as in 30m or 1h30m")
+    return total

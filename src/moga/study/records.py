@@ -1,25 +1,47 @@
 """Results on disk: `study.json` (what all runs share) and `records.jsonl` (one line per finished run).
 
 A record is believed when its line is whole JSON and its key is the sha256 of its configuration. A line that was cut
-by a crash can only be the last one; it is dropped, and the next append writes over it.
+by a crash can only be the last one; it is dropped, and the next append writes over it. So a directory can be read at
+any moment, also while a study is writing to it.
 """
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-FORMAT = 1
+FORMAT = 1  # of study.json, and of a record that does not state its own ("format")
 STUDY_FILE = "study.json"
+PART_FILE = f"{STUDY_FILE}.part"
 RECORDS_FILE = "records.jsonl"
+LOCK_FILE = "study.lock"
+
+SPACE, RIGHTS = "free some space", "make it writable or give another directory (--out)"
+ADVICE = {errno.ENOSPC: SPACE, errno.EDQUOT: SPACE, errno.EFBIG: SPACE} | dict.fromkeys(
+    (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR), RIGHTS
+)
 
 
 class StudyError(ValueError):
     """A study that cannot go on; the text says what to do."""
+
+
+@contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """What the system refuses inside, as a StudyError that says what to do about it."""
+    try:
+        yield
+    except OSError as error:
+        advice = ADVICE.get(error.errno or 0, "put that right")
+        raise StudyError(
+            f"{error.strerror}: {path}; the finished runs there are kept; {advice}, and the same command goes on"
+        ) from error
 
 
 def config_key(config: Mapping[str, Any]) -> str:
@@ -33,27 +55,36 @@ def config_key(config: Mapping[str, Any]) -> str:
 
 
 def append_record(directory: str | Path, record: Mapping[str, Any]) -> None:
-    """Add one line, on the disk when this returns. A cut last line is removed first, so lines never run together."""
+    """Add one line, on the disk when this returns. A cut last line is removed first, so lines never run together.
+
+    Raises:
+        StudyError: the line cannot be written (a full disk); then the file is as it was.
+    """
     line = json.dumps(dict(record), allow_nan=False).encode() + b"\n"
     path = Path(directory) / RECORDS_FILE
-    with open(path, "r+b" if path.exists() else "w+b") as file:
+    # Unbuffered: nothing is left in memory that closing the file would try to write once more.
+    with writing(path), open(path, "r+b" if path.exists() else "w+b", buffering=0) as file:
         lines = file.read()
-        tail = lines[lines.rfind(b"\n") + 1 :]
-        if tail and _parse(tail) is None:
-            file.truncate(len(lines) - len(tail))
-        elif tail:
-            line = b"\n" + line
-        file.seek(0, os.SEEK_END)
-        file.write(line)
-        file.flush()
-        os.fsync(file.fileno())
+        kept = lines.rfind(b"\n") + 1
+        if lines[kept:] and _parse(lines[kept:]) is not None:
+            kept, line = len(lines), b"\n" + line
+        file.truncate(kept)
+        file.seek(kept)
+        try:
+            while line:
+                line = line[file.write(line) :]
+            os.fsync(file.fileno())
+        except OSError:
+            file.truncate(kept)
+            raise
 
 
 def read_records(directory: str | Path) -> list[dict[str, Any]]:
     """All finished runs, each once, in the order of the file; [] if there is no file. A cut last line is dropped.
 
     Raises:
-        StudyError: a line in the middle that is no JSON, or a record whose key is not that of its configuration.
+        StudyError: a line in the middle that is no JSON, a record of a newer format, or one whose key is not that of
+            its configuration.
     """
     path = Path(directory) / RECORDS_FILE
     if not path.exists():
@@ -66,6 +97,7 @@ def read_records(directory: str | Path) -> list[dict[str, Any]]:
             if line and number < len(lines):
                 raise StudyError(f"{path}, line {number}: not a JSON object; remove the line and run the study again")
             continue
+        _check_format(f"{path}, line {number}", record.get("format", FORMAT))
         if record.get("key") != config_key(record.get("config", {})):
             raise StudyError(
                 f"{path}, line {number}: the key is not that of the configuration, so one of them was edited; "
@@ -94,9 +126,19 @@ def read_study(directory: str | Path) -> dict[str, Any]:
     if not path.exists():
         raise StudyError(f"{directory} holds no study ({STUDY_FILE} is missing); name a directory that a study wrote")
     study = _parse(path.read_bytes())
+    if study is not None:
+        _check_format(str(path), study.get("format"))
     if study is None or study.get("format") != FORMAT:
-        raise StudyError(f"{path} is not a study of format {FORMAT}; it is damaged or from another version of moga")
+        raise StudyError(f"{path} is not a study of format {FORMAT}; it is damaged")
     return study
+
+
+def _check_format(place: str, format: Any) -> None:
+    if isinstance(format, int) and format > FORMAT:
+        raise StudyError(
+            f"{place}: of format {format}, which a newer moga wrote, and this one reads {FORMAT}; update moga, or give "
+            "another directory (--out)"
+        )
 
 
 def open_study(
@@ -105,28 +147,40 @@ def open_study(
     """Begin a study in a new or empty directory, or go on with one that has the same settings.
 
     Raises:
-        StudyError: the path is a file, holds other files, or holds a study with other settings.
+        StudyError: the path is a file, holds other files, holds a study with other settings, or cannot be written.
     """
     folder = Path(directory)
-    part = folder / f"{STUDY_FILE}.part"
-    if folder.exists() and not folder.is_dir():
-        raise StudyError(f"{folder} is a file; give a directory (--out) for the study")
+    check_place(folder)
     commands: list[str] = []
     if (folder / STUDY_FILE).exists():
         study = read_study(folder)
         _check_same(folder, study["settings"], settings)
         commands = study["commands"]
-    elif folder.exists() and any(path.name != part.name for path in folder.iterdir()):
-        raise StudyError(
-            f"{folder} holds files but no study ({STUDY_FILE} is missing); give a new or empty directory (--out)"
-        )
-    folder.mkdir(parents=True, exist_ok=True)
     if command and command not in commands:
         commands = [*commands, command]
     study = {"format": FORMAT, "settings": dict(settings), "corpus": dict(corpus), "commands": commands}
+    part = folder / PART_FILE
     # Written beside and moved into place: a crash leaves the old file or the new one, never half of one.
-    part.write_text(json.dumps(study, indent=2) + "\n")
-    part.replace(folder / STUDY_FILE)
+    with writing(folder / STUDY_FILE):
+        folder.mkdir(parents=True, exist_ok=True)
+        part.write_text(json.dumps(study, indent=2) + "\n")
+        part.replace(folder / STUDY_FILE)
+
+
+def check_place(folder: Path) -> None:
+    """Whether a study is in this place or may begin there.
+
+    Raises:
+        StudyError: the path is a file, or holds other files.
+    """
+    if folder.exists() and not folder.is_dir():
+        raise StudyError(f"{folder} is a file; give a directory (--out) for the study")
+    if not folder.exists() or (folder / STUDY_FILE).exists():
+        return
+    if any(path.name not in (PART_FILE, LOCK_FILE) for path in folder.iterdir()):
+        raise StudyError(
+            f"{folder} holds files but no study ({STUDY_FILE} is missing); give a new or empty directory (--out)"
+        )
 
 
 def _check_same(folder: Path, old: Mapping[str, Any], new: Mapping[str, Any]) -> None:

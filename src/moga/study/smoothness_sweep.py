@@ -19,8 +19,9 @@ from moga.optim.build import optimizer as build_optimizer
 from moga.rules.groups import param_groups
 from moga.study.curvature import Loss
 from moga.study.data import Corpus, load_corpus, training_windows, validation_windows
+from moga.study.lock import hold_study
 from moga.study.models import build_model, next_token_loss
-from moga.study.records import StudyError, append_record, config_key, open_study, read_records
+from moga.study.records import StudyError, append_record, config_key, read_records
 from moga.study.smoothness import smoothness, width_exponent
 from moga.study.smoothness_plan import MEASURE, Point, SmoothnessPlan, SmoothnessSettings, block_recipe, parse_norm
 from moga.study.sweep import environment
@@ -47,18 +48,18 @@ def run_smoothness(
     some of its measurements before is trained again, to the same weights.
 
     Raises:
-        StudyError: what `open_study` and `read_records` raise; training that diverges.
+        StudyError: what `hold_study` and `read_records` raise; training that diverges.
         ValueError: fewer than one thread; a text that is too short (see `load_corpus`).
     """
     if threads < 1:
         raise ValueError(f"threads must be at least 1, got {threads}")
     corpus = load_corpus(data, context=plan.settings.context)
     plan = replace(plan, settings=replace(plan.settings, corpus=corpus.fingerprint))
-    open_study(directory, {"measure": MEASURE} | asdict(plan.settings), corpus.describe(), command)
-    known = {record["key"] for record in read_records(directory)}
-    missing = {point: _missing(plan, point, known) for point in plan.points()}
-    total, done = sum(map(len, missing.values())), 0
-    with with_threads(threads):
+    settings = {"measure": MEASURE} | asdict(plan.settings)
+    with hold_study(directory, settings, corpus.describe(), command), with_threads(threads):
+        known = {record["key"] for record in read_records(directory)}
+        missing = {point: _missing(plan, point, known) for point in plan.points()}
+        total, done = sum(map(len, missing.values())), 0
         for point, wanted in missing.items():
             for trained, norm, result in _measured(point, wanted, plan.settings, corpus):
                 config = plan.config(point, trained, norm)

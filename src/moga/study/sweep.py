@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import itertools
+import math
 import os
 import platform
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from moga.study.data import load_corpus
-from moga.study.fit import SAME_RATE, Summary, transfer_summary
-from moga.study.records import append_record, open_study, read_records
+from moga.study.data import Corpus, load_corpus
+from moga.study.factories import is_path
+from moga.study.lock import hold_study
+from moga.study.prices import Estimate, estimate, price_list, within_budget
+from moga.study.records import StudyError, append_record, read_records
+from moga.study.refine import refine_runs, regret_runs
 from moga.study.settings import Plan, Run, settings_dict
+from moga.study.tasks import code_of, settled_roles, source_of
 from moga.study.workers import Listener, execute
 
 
@@ -29,9 +35,10 @@ class Active:
 
 @dataclass
 class State:
-    """The progress of a phase ("grid", then "regret"). Counts include the runs that were on disk (`reused`).
+    """The progress of a phase ("grid", "refine 1" and so on, "regret").
 
-    active: by worker. seconds_left: an estimate, None before there is one. latest: the record written just now.
+    Counts include the runs that were on disk (`reused`). active: by worker. seconds_left: an estimate, None before
+    there is one. latest: the record written just now.
     """
 
     phase: str
@@ -46,7 +53,7 @@ class State:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a call did. notes: sentences for the reader (why a regret run was not possible)."""
+    """What a call did. notes: why a regret run was not possible. left_out: what budget and refinement did not reach."""
 
     directory: Path
     ran: int
@@ -54,6 +61,7 @@ class Outcome:
     diverged: int
     notes: tuple[str, ...]
     seconds: float
+    left_out: tuple[str, ...] = ()
 
 
 def run_sweep(
@@ -65,95 +73,162 @@ def run_sweep(
     threads: int = 1,
     command: str = "",
     progress: Callable[[State], None] | None = None,
+    budget: float | None = None,
+    refine: float | None = None,
+    announce: Callable[[Estimate], None] | None = None,
 ) -> Outcome:
     """Do what is missing of a plan; each finished run is one line in the directory, and is never done twice.
 
-    A regret run is one at the largest width, at exactly the rate that was fitted at the smallest one.
+    A regret run is one at the largest size, at exactly the rate that was fitted at the smallest one.
 
     Args:
-        plan: the grid. A directory may be extended by further recipes, rates, widths and seeds.
+        plan: the grid. A directory may be extended by further recipes, rates, sizes and seeds.
         directory: new, empty, or with a study of the same settings.
-        data: a text file or a directory of text files; None is the source of Python's standard library.
+        data: a text file, a directory of text files, or ``package.module:function`` (see :mod:`moga.study.tasks`);
+            None is the source of Python's standard library.
         workers: processes; None for one per CPU; 1 trains in this process. threads: of each worker.
         command: kept in the study's file. progress: called in this process after every report of a worker.
+        budget: seconds; what does not fit is left out, and the notes say it. No run begins after them.
+        refine: octaves; rates are added until no optimum is at an edge and every standard error is at most this.
+        announce: called with the cost of the grid before it starts.
 
     Raises:
-        StudyError: what `open_study`, `read_records` and `execute` raise.
-        ValueError: workers or threads below 1; a text that is too short (see `load_corpus`).
+        StudyError: what `hold_study`, `read_records`, `append_record` and `execute` raise; an optimizer of one's own
+            whose code changed since its runs.
+        ValueError: a number that is too small; a text that is too short (see `load_corpus`); what `settled_roles` and
+            `within_budget` raise.
     """
     workers = cpus() if workers is None else workers
+    _check_numbers(plan, workers, threads, budget, refine)
+    start = time.perf_counter()
+    plan, corpus, source = _with_sources(plan, data)
+    tell = progress or (lambda state: None)
+    options = _Options(Path(directory), data, workers, threads, tell, refine, budget, start)
+    with hold_study(directory, settings_dict(plan.settings), source, command):
+        _check_optimizers(plan, read_records(directory))
+        runs, left_out = _grid(plan, options, corpus, announce)
+        notes: list[str] = []
+        counts = [0, 0, 0]
+        for phase, wanted in _phases(plan, options, runs, left_out, notes):
+            state = _run_phase(phase, wanted, options)
+            counts = [counts[0] + state.done - state.reused, counts[1] + state.reused, counts[2] + state.diverged]
+    seconds = time.perf_counter() - start
+    return Outcome(Path(directory), counts[0], counts[1], counts[2], tuple(notes), seconds, tuple(left_out))
+
+
+@dataclass(frozen=True)
+class _Options:
+    """How runs are made: where, on which data, by how many workers of how many threads, who is told, and how long."""
+
+    directory: Path
+    data: str | Path | None
+    workers: int
+    threads: int
+    progress: Callable[[State], None]
+    refine: float | None
+    budget: float | None
+    start: float
+
+    def over(self) -> bool:
+        """Whether the budget is spent."""
+        return self.budget is not None and time.perf_counter() - self.start > self.budget
+
+
+def _check_numbers(plan: Plan, workers: int, threads: int, budget: float | None, refine: float | None) -> None:
     for name, value in (("workers", workers), ("threads", threads)):
         if value < 1:
             raise ValueError(f"{name} must be at least 1, got {value}")
-    start = time.perf_counter()
-    corpus = load_corpus(data, context=plan.settings.context)
-    plan = replace(plan, settings=replace(plan.settings, corpus=corpus.fingerprint))
-    open_study(directory, settings_dict(plan.settings), corpus.describe(), command)
-    counts = [0, 0, 0]
-    notes: tuple[str, ...] = ()
-    for phase in ("grid", "regret"):
-        if phase == "grid":
-            runs = plan.runs()
-        else:
-            runs, notes = regret_runs(read_records(directory), plan)
-        board = _Board(phase, runs, Path(directory), threads, workers, progress or (lambda state: None))
-        execute(
-            board.missing, board.listener, data=None if data is None else str(data), workers=workers, threads=threads
-        )
-        state = board.state
-        counts = [counts[0] + state.done - state.reused, counts[1] + state.reused, counts[2] + state.diverged]
-    return Outcome(Path(directory), counts[0], counts[1], counts[2], notes, time.perf_counter() - start)
+    for name, limit in (("budget", budget), ("refine", refine)):
+        if limit is not None and not limit > 0:
+            raise ValueError(f"{name} must be above 0, got {limit}")
+    if refine is not None and len(set(plan.seeds)) < 2:
+        raise ValueError("the error of an optimum (refine) is taken over seeds, and there is one; give two at least")
 
 
-def regret_runs(records: list[dict[str, Any]], plan: Plan) -> tuple[list[Run], tuple[str, ...]]:
-    """The runs at the largest width with the smallest width's optimum (for every seed), and why some are impossible."""
-    runs: list[Run] = []
-    notes: list[str] = []
-    for summary in transfer_summary(records):
-        if summary.recipe not in plan.rates:
-            continue
-        if len(summary.widths) < 2 or summary.regret_lr is None:
-            notes.append(f"no run for the regret of {summary.verdict}")
-            continue
-        runs += _regret_runs_of(summary, records, plan)
-    return runs, tuple(notes)
+def _with_sources(plan: Plan, data: str | Path | None) -> tuple[Plan, Corpus | None, Mapping[str, Any]]:
+    """The plan with fingerprints of data and code and with settled roles; the text; and the data in words."""
+    own = data is not None and is_path(str(data)) and not Path(data).exists()
+    settings = replace(plan.settings, data=str(data) if own else "")
+    corpus = None if own else load_corpus(data, context=settings.context)
+    settings = replace(settings, corpus=corpus.fingerprint if corpus else "", code=source_of(settings))
+    plan = replace(plan, settings=settings)
+    plan = replace(plan, settings=replace(settings, roles=settled_roles(plan)))
+    return plan, corpus, corpus.describe() if corpus else {"name": str(data), "sha256": code_of(str(data))}
 
 
-def _regret_runs_of(summary: Summary, records: list[dict[str, Any]], plan: Plan) -> list[Run]:
-    lr, width = summary.regret_lr, summary.widths[-1].width
-    assert lr is not None
-    there = [
-        record["config"]
-        for record in records
-        if record["config"]["recipe"] == summary.recipe and record["config"]["width"] == width
-    ]
-    # A rate from an earlier fit on another machine, equal but for its last digits, is that rate.
-    lr = next((config["lr"] for config in there if abs(config["lr"] - lr) <= SAME_RATE * lr), lr)
-    return [
-        Run(summary.recipe, width, lr, seed, plan.settings) for seed in sorted({config["seed"] for config in there})
-    ]
+def _check_optimizers(plan: Plan, records: list[dict[str, Any]]) -> None:
+    now = {recipe: code_of(recipe) for recipe in plan.rates}
+    for record in records:
+        recipe = record["config"]["recipe"]
+        if now.get(recipe, "") and record["environment"].get("optimizer") != now[recipe]:
+            raise StudyError(
+                f"the code of {recipe} changed since its runs in this directory, which cannot be compared with new "
+                "ones; give another directory (--out)"
+            )
+
+
+def _grid(
+    plan: Plan, options: _Options, corpus: Corpus | None, announce: Callable[[Estimate], None] | None
+) -> tuple[list[Run], list[str]]:
+    """The runs of the plan that the budget allows, and what it leaves out; with the cost announced."""
+    runs = plan.runs()
+    if options.budget is None and announce is None:
+        return runs, []
+    records = read_records(options.directory)
+    done = {record["key"] for record in records}
+    left_out: tuple[str, ...] = ()
+    if not (missing := [run for run in runs if run.key not in done]):
+        return runs, []
+    prices = price_list(missing if options.budget is None else runs, records, corpus, options.threads)
+    if options.budget is not None:
+        runs, left_out = within_budget(runs, prices, options.budget, options.workers, done)
+    if announce is not None:
+        ahead = estimate([run for run in runs if run.key not in done], prices, options.workers)
+        announce(replace(ahead, left_out=left_out))
+    return runs, list(left_out)
+
+
+def _phases(
+    plan: Plan, options: _Options, runs: list[Run], left_out: list[str], notes: list[str]
+) -> Iterator[tuple[str, list[Run]]]:
+    """The grid, rounds of finer rates, the regret; each from the records so far."""
+    yield "grid", runs
+    sizes, seeds = ({one.size for one in runs}, {one.seed for one in runs})
+    plan = replace(plan, sizes=tuple(sorted(sizes)), seeds=tuple(sorted(seeds)))
+    for number in itertools.count(1) if options.refine is not None else ():
+        records = read_records(options.directory)
+        finer, said = refine_runs(records, plan, options.refine or math.inf)
+        if options.over() or {run.key for run in finer} <= {record["key"] for record in records}:
+            left_out.extend(said)
+            break
+        yield f"refine {number}", finer
+    finer, said = regret_runs(read_records(options.directory), plan)
+    notes.extend(said)
+    yield "regret", finer
+    if options.over():
+        left_out.append(f"the budget of {options.budget:.0f} s is spent; the same command goes on where it ended")
+
+
+def _run_phase(phase: str, runs: list[Run], options: _Options) -> State:
+    board = _Board(phase, runs, options)
+    data = None if options.data is None else str(options.data)
+    workers, threads = options.workers, options.threads
+    execute(board.missing, board.listener, data=data, workers=workers, threads=threads, over=options.over)
+    return board.state
 
 
 class _Board:
     """Keeps the state of one phase up to date, writes records, and estimates the time that is left."""
 
-    def __init__(
-        self,
-        phase: str,
-        runs: list[Run],
-        directory: Path,
-        threads: int,
-        workers: int,
-        progress: Callable[[State], None],
-    ) -> None:
-        known = {record["key"]: record for record in read_records(directory)}
+    def __init__(self, phase: str, runs: list[Run], options: _Options) -> None:
+        known = {record["key"]: record for record in read_records(options.directory)}
         reused = [known[run.key] for run in runs if run.key in known]
         diverged = sum(record["result"]["diverged"] for record in reused)
         self.missing = [run for run in runs if run.key not in known]
         self.state = State(phase, len(runs), len(reused), len(reused), diverged)
         self.listener = Listener(self._on_step, self._on_done)
-        self._directory, self._progress = directory, progress
-        self._environment = environment(threads, min(workers, max(1, len(self.missing))))
+        self._directory, self._progress = options.directory, options.progress
+        self._environment = environment(options.threads, min(options.workers, max(1, len(self.missing))))
         self._start, self._finished = time.perf_counter(), 0.0
         self._progress(self.state)
 
@@ -163,7 +238,14 @@ class _Board:
         self._report()
 
     def _on_done(self, worker: int, run: Run, result: dict[str, Any]) -> None:
-        record = {"key": run.key, "config": run.config(), "result": result, "environment": self._environment}
+        record: dict[str, Any] = {
+            "key": run.key,
+            "config": run.config(),
+            "result": result,
+            "environment": dict(self._environment),
+        }
+        if is_path(run.recipe):
+            record["environment"]["optimizer"] = code_of(run.recipe)
         append_record(self._directory, record)
         self.state.active.pop(worker, None)
         self.state.done += 1

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -12,19 +12,18 @@ import torch
 from accelerate import Accelerator
 from torch import nn
 
-from moga.optim.build import optimizer as build_optimizer
 from moga.rules.recipes import resolve_recipe, usable
-from moga.study.data import Corpus, training_windows, validation_windows
-from moga.study.models import build_model, next_token_loss
+from moga.study.data import Corpus
+from moga.study.factories import is_path, moved
+from moga.study.models import next_token_loss
 from moga.study.settings import Run, Settings
+from moga.study.tasks import Task, make_optimizer, make_task, text_held_out
 
 Progress = Callable[[int, float], None]
 
-# A run has diverged when a loss is not finite, or stays this far above the initial loss for so many steps in a row.
-DIVERGED_MARGIN = 1.0  # nats per token
+# A run has diverged when a loss is not finite, or stays a margin above the initial loss for so many steps in a row.
 DIVERGED_STEPS = 10
 CURVE_POINTS = 50
-VALIDATION_BATCH = 64  # windows
 
 
 def schedule(settings: Settings) -> Callable[[int], float]:
@@ -51,32 +50,22 @@ DECAY: dict[str, Callable[[float], float]] = {
 }
 
 
-def train(run: Run, corpus: Corpus, progress: Progress | None = None) -> dict[str, Any]:
+def train(run: Run, corpus: Corpus | None, progress: Progress | None = None) -> dict[str, Any]:
     """Train and validate; equal runs give equal results, bit for bit, on one machine with one number of threads.
 
-    Returns the "result" of the run's record: loss (held-out, nats per token; None if diverged), diverged, curve
-    (at most 50 pairs: step, mean training loss since the pair before), seconds (of training), tokens (trained on),
-    tokens_per_second, parameters.
+    Returns the "result" of the run's record: loss (held-out, nats per token or what one's own loss is; None if
+    diverged), diverged, curve (at most 50 pairs: step, mean training loss since the pair before), seconds (of
+    training), tokens (trained on; of one's own data see `count_of`), tokens_per_second, parameters.
     """
-    settings = run.settings
-    model = build_model(
-        settings.family,
-        run.width,
-        layers=settings.layers,
-        head_size=settings.head_size,
-        context=settings.context,
-        seed=run.seed,
-        recipe=run.recipe,
-    )
+    task = make_task(run, corpus)
     accelerator = Accelerator(cpu=True, mixed_precision="no")
-    parameters = sum(parameter.numel() for parameter in model.parameters())
+    parameters = sum(parameter.numel() for parameter in task.model.parameters())
     start = time.perf_counter()
-    model, losses = _optimize(run, model, corpus, accelerator, progress or (lambda step, loss: None))
+    model, losses, tokens = _optimize(run, task, accelerator, progress or (lambda step, loss: None))
     seconds = time.perf_counter() - start
-    diverged = has_diverged(losses)
-    loss = math.nan if diverged else validate(model, corpus, settings.context)
+    diverged = has_diverged(losses, run.settings.margin)
+    loss = math.nan if diverged else mean_loss(model, task)
     diverged = diverged or has_diverged([losses[0], loss])
-    tokens = len(losses) * settings.batch * settings.context
     return {
         "loss": None if diverged else loss,
         "diverged": diverged,
@@ -88,23 +77,23 @@ def train(run: Run, corpus: Corpus, progress: Progress | None = None) -> dict[st
     }
 
 
-def _optimize(
-    run: Run, model: nn.Module, corpus: Corpus, accelerator: Accelerator, progress: Progress
-) -> tuple[nn.Module, list[float]]:
-    """The loop; returns the prepared model and the training loss of every step, up to the last or to divergence."""
+def _optimize(run: Run, task: Task, accelerator: Accelerator, progress: Progress) -> tuple[nn.Module, list[float], int]:
+    """The loop; returns the prepared model, the training loss of every step up to the last or to divergence, tokens."""
     settings = run.settings
     # A gradient that is not finite reaches the weights and so the loss: a skipped step would hide the divergence.
-    optimizer = build_optimizer(model, run.recipe, run.lr, nonfinite="propagate", **optimizer_options(run))
+    optimizer = make_optimizer(run, task.model, nonfinite="propagate", **optimizer_options(run))
     scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, schedule(settings))
-    model, optimizer, scheduler = accelerator.prepare(model, optimizer, scheduler)
+    model, optimizer, scheduler = accelerator.prepare(task.model, optimizer, scheduler)
     model.train()
     losses: list[float] = []
+    tokens = 0
     for step in range(settings.steps):
-        windows = training_windows(corpus, settings.batch, settings.context, run.seed, step)
-        loss = next_token_loss(model, torch.from_numpy(windows).to(accelerator.device))
+        batch = moved(task.batch(step), str(accelerator.device))
+        loss = task.loss(model, batch)
         losses.append(loss.item())
+        tokens += task.count(batch)
         progress(step + 1, losses[-1])
-        if has_diverged(losses):
+        if has_diverged(losses, settings.margin):
             break
         accelerator.backward(loss)
         if settings.clip is not None:
@@ -112,7 +101,7 @@ def _optimize(
         optimizer.step()
         scheduler.step()
         optimizer.zero_grad(set_to_none=True)
-    return model, losses
+    return model, losses, tokens
 
 
 def optimizer_options(run: Run) -> dict[str, Any]:
@@ -121,12 +110,14 @@ def optimizer_options(run: Run) -> dict[str, Any]:
     >>> sorted(optimizer_options(Run("adamw", 32, 0.001, 0, Settings())))
     ['betas', 'weight_decay']
     """
+    if is_path(run.recipe):
+        return {}
     used = {word for update in resolve_recipe(run.recipe).values() for word in usable(update)}
     options = {name: getattr(run.settings, name) for name in ("weight_decay", "momentum", "betas") if name in used}
     return {name: value for name, value in options.items() if value is not None}
 
 
-def has_diverged(losses: list[float]) -> bool:
+def has_diverged(losses: list[float], margin: float = 1.0) -> bool:
     """The last loss is not finite, or the last losses all lie more than a margin above the first.
 
     >>> has_diverged([5.5, 7.0]), has_diverged([5.5] + [7.0] * DIVERGED_STEPS), has_diverged([5.5, math.nan])
@@ -134,7 +125,7 @@ def has_diverged(losses: list[float]) -> bool:
     """
     if not math.isfinite(losses[-1]):
         return True
-    return len(losses) > DIVERGED_STEPS and min(losses[-DIVERGED_STEPS:]) > losses[0] + DIVERGED_MARGIN
+    return len(losses) > DIVERGED_STEPS and min(losses[-DIVERGED_STEPS:]) > losses[0] + margin
 
 
 def curve(losses: list[float]) -> list[list[float]]:
@@ -149,17 +140,27 @@ def curve(losses: list[float]) -> list[list[float]]:
     return [[first + len(chunk), sum(chunk) / len(chunk)] for first, chunk in chunks]
 
 
-@torch.no_grad()
 def validate(model: nn.Module, corpus: Corpus, context: int) -> float:
     """Mean loss over the held-out windows, in nats per token."""
-    device = next(model.parameters()).device
-    windows = torch.from_numpy(validation_windows(corpus, context)).to(device)
+    return _mean(model, next_token_loss, text_held_out(corpus, context))
+
+
+def mean_loss(model: nn.Module, task: Task) -> float:
+    """Mean loss over a task's held-out batches, in their weights."""
+    return _mean(model, task.loss, task.held_out())
+
+
+@torch.no_grad()
+def _mean(
+    model: nn.Module, loss: Callable[[nn.Module, Any], torch.Tensor], batches: Iterable[tuple[Any, int]]
+) -> float:
+    device = str(next(model.parameters()).device)
     model.eval()
-    total = 0.0
-    for first in range(0, len(windows), VALIDATION_BATCH):
-        part = windows[first : first + VALIDATION_BATCH]
-        total += next_token_loss(model, part).item() * len(part)
-    return total / len(windows)
+    total, weights = 0.0, 0
+    for batch, weight in batches:
+        total += loss(model, moved(batch, device)).item() * weight
+        weights += weight
+    return total / weights
 
 
 @contextmanager

@@ -17,9 +17,10 @@ from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from typing import Any
 
-from moga.study.data import load_corpus
+from moga.study.data import Corpus, load_corpus
 from moga.study.records import StudyError
 from moga.study.settings import Run
+from moga.study.tasks import source_of
 from moga.study.train import threads as limit_threads
 from moga.study.train import train
 
@@ -35,9 +36,17 @@ class Listener:
 
 
 def execute(
-    runs: Sequence[Run], listener: Listener, *, data: str | None = None, workers: int = 1, threads: int = 1
+    runs: Sequence[Run],
+    listener: Listener,
+    *,
+    data: str | None = None,
+    workers: int = 1,
+    threads: int = 1,
+    over: Callable[[], bool] = lambda: False,
 ) -> None:
     """Train all runs, in their order, on `workers` processes of `threads` threads each; 1 worker is this process.
+
+    No run begins once `over()` is true.
 
     Raises:
         StudyError: a run that failed with an exception, or a worker that died.
@@ -46,26 +55,31 @@ def execute(
     if workers == 0:
         return
     if workers == 1:
-        _execute_here(runs, listener, data, threads)
+        _execute_here(runs, listener, data, threads, over)
     else:
-        _execute_on_processes(list(runs), listener, data, workers, threads)
+        _execute_on_processes(list(runs), listener, data, workers, threads, over)
 
 
-def _execute_here(runs: Sequence[Run], listener: Listener, data: str | None, threads: int) -> None:
-    corpus = load_corpus(data, context=runs[0].settings.context)
-    fingerprint = corpus.fingerprint
+def _execute_here(
+    runs: Sequence[Run], listener: Listener, data: str | None, threads: int, over: Callable[[], bool]
+) -> None:
+    corpus = _load(runs[0], data)
     with limit_threads(threads):
         for run in runs:
+            if over():
+                return
             report = _throttled(lambda step, loss, run=run: listener.on_step(0, run, step, loss))  # type: ignore[misc]
             try:
-                _check_corpus(run, fingerprint)
+                _check_sources(run, corpus)
                 result = train(run, corpus, report)
             except Exception as error:
                 raise StudyError(_failure(run, f"{type(error).__name__}: {error}")) from error
             listener.on_done(0, run, result)
 
 
-def _execute_on_processes(runs: list[Run], listener: Listener, data: str | None, workers: int, threads: int) -> None:
+def _execute_on_processes(
+    runs: list[Run], listener: Listener, data: str | None, workers: int, threads: int, over: Callable[[], bool]
+) -> None:
     # spawn: a forked copy of a process that has used torch's threads can hang.
     context = multiprocessing.get_context("spawn")
     pool: dict[Connection, tuple[int, BaseProcess]] = {}
@@ -76,15 +90,17 @@ def _execute_on_processes(runs: list[Run], listener: Listener, data: str | None,
             process.start()
             theirs.close()
             pool[ours] = (worker, process)
-        _serve(runs, listener, pool)
+        _serve(runs, listener, pool, over)
     finally:
         for connection, (_, process) in pool.items():
             connection.close()
             _stop(process)
 
 
-def _serve(runs: list[Run], listener: Listener, pool: dict[Connection, tuple[int, BaseProcess]]) -> None:
-    """Hand out runs in order and pass on what comes back, until all are done."""
+def _serve(
+    runs: list[Run], listener: Listener, pool: dict[Connection, tuple[int, BaseProcess]], over: Callable[[], bool]
+) -> None:
+    """Hand out runs in order and pass on what comes back, until all are done or `over()` and what began has ended."""
     waiting = list(runs)
     active: dict[Connection, Run] = {}
     while waiting or active:
@@ -102,6 +118,8 @@ def _serve(runs: list[Run], listener: Listener, pool: dict[Connection, tuple[int
                 raise StudyError(_failure(active[connection], content[0]))
             if kind == "done":
                 listener.on_done(worker, active.pop(connection), content[0])
+            if over():
+                waiting.clear()
             if waiting:
                 active[connection] = waiting.pop(0)
                 try:
@@ -119,8 +137,8 @@ def _work(connection: Connection, data: str | None, threads: int) -> None:
             connection.send(("ready",))
             while (run := connection.recv()) is not None:
                 try:
-                    corpus = corpus or load_corpus(data, context=run.settings.context)
-                    _check_corpus(run, corpus.fingerprint)
+                    corpus = corpus or _load(run, data)
+                    _check_sources(run, corpus)
                     result = train(run, corpus, _throttled(lambda step, loss: connection.send(("step", step, loss))))
                 except ConnectionError:
                     raise
@@ -132,9 +150,16 @@ def _work(connection: Connection, data: str | None, threads: int) -> None:
         return
 
 
-def _check_corpus(run: Run, fingerprint: str) -> None:
-    if run.settings.corpus != fingerprint:
+def _load(run: Run, data: str | None) -> Corpus | None:
+    """The text, or None where the data come from a function."""
+    return None if run.settings.data else load_corpus(data, context=run.settings.context)
+
+
+def _check_sources(run: Run, corpus: Corpus | None) -> None:
+    if corpus is not None and run.settings.corpus != corpus.fingerprint:
         raise StudyError("the text changed while the study was running; begin another study with the new text")
+    if run.settings.code != source_of(run.settings):
+        raise StudyError("the code of the model or the data changed while the study was running; begin another study")
 
 
 def _throttled(report: Callable[[int, float], None]) -> Callable[[int, float], None]:

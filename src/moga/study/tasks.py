@@ -1,0 +1,207 @@
+"""What a run trains: a model, its batches and its loss; of a family or of one's own.
+
+Data of one's own is a function, ``package.module:function``, called as ``function(split, seed)`` with "train" or
+"held-out". It returns an iterable of batches (see :mod:`moga.study.factories`) that depends on these two alone. What
+is used up during training is called for again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from moga.optim.build import optimizer as build_optimizer
+from moga.rules.branches import scale_branches_
+from moga.rules.init import initialize_
+from moga.study.coordinates_models import roles_of
+from moga.study.coordinates_plan import Case, CheckPlan, CheckSettings
+from moga.study.data import Corpus, training_windows, validation_windows
+from moga.study.factories import Built, call_factory, called, is_path, labels_of, load_function, loss_of
+from moga.study.models import build_model, next_token_loss
+from moga.study.settings import Plan, Run, Settings
+
+VALIDATION_BATCH = 64  # windows
+HELD_OUT_SEED = 0
+
+
+@dataclass(frozen=True)
+class Task:
+    """model; loss(model, batch), a tensor without dimensions; batch(step), in order from step 0.
+
+    held_out: batches with their weights in the mean. count: tokens (of integers) or rows that a batch trains on.
+    """
+
+    model: nn.Module
+    loss: Callable[[nn.Module, Any], Tensor]
+    batch: Callable[[int], Any]
+    held_out: Callable[[], Iterable[tuple[Any, int]]]
+    count: Callable[[Any], int]
+
+
+def make_task(run: Run, corpus: Corpus | None) -> Task:
+    """The task of a run; corpus: None where the data are one's own.
+
+    Raises:
+        ValueError: a function that does not do what it should; a batch from a model's function but no data.
+    """
+    settings, built = run.settings, _build(run)
+    what = f"{settings.family} at {settings.over} {run.size}"
+    if settings.data:
+        loss = _own_loss(built, what)
+        stream = _stream(settings.data, run.seed)
+        return Task(built.model, loss, lambda step: next(stream), lambda: _held_out(settings.data), count_of)
+    if built.batch is not None:
+        raise ValueError(
+            f"{settings.family} returns a batch, and a study trains on a new one at each step; give a function of data "
+            "(--data package.module:function), or leave the batch out (None) for a model of text"
+        )
+    loss = _text_loss(built, what) if is_path(settings.family) else next_token_loss
+    assert corpus is not None, "a study of text has a corpus"
+    return Task(
+        built.model,
+        loss,
+        lambda step: torch.from_numpy(training_windows(corpus, settings.batch, settings.context, run.seed, step)),
+        lambda: text_held_out(corpus, settings.context),
+        lambda windows: windows.numel() - len(windows),
+    )
+
+
+def _build(run: Run) -> Built:
+    settings = run.settings
+    known = "moga-row" if is_path(run.recipe) else run.recipe
+    if is_path(settings.family):
+        with torch.random.fork_rng():
+            torch.manual_seed(run.seed)
+            built = call_factory(settings.family, settings.over, run.size)
+        if settings.start == "moga":
+            generator = torch.Generator().manual_seed(run.seed)
+            initialize_(built.model, known, roles=dict(settings.roles), generator=generator)
+        return built
+    shape = {"width": settings.width, "depth": settings.layers, settings.over: run.size}
+    model = build_model(
+        settings.family,
+        shape["width"],
+        layers=shape["depth"],
+        head_size=settings.head_size,
+        context=settings.context,
+        seed=run.seed,
+        recipe=known,
+    )
+    return Built(model if settings.branches == "none" else scale_branches_(model, settings.branches))
+
+
+def make_optimizer(run: Run, model: nn.Module, **options: Any) -> torch.optim.Optimizer:
+    """The recipe's optimizer with the options, or the one that a function of one's own makes, without.
+
+    Raises:
+        ValueError: a function that returns no optimizer.
+    """
+    if not is_path(run.recipe):
+        roles = dict(run.settings.roles) or None
+        return build_optimizer(model, run.recipe, run.lr, roles=roles, **options)
+    made = load_function(run.recipe)(model, run.lr)
+    if not isinstance(made, torch.optim.Optimizer):
+        raise ValueError(f"{run.recipe}(model, lr) must return a torch.optim.Optimizer; got {type(made).__name__}")
+    return made
+
+
+def code_of(*words: str) -> str:
+    """sha256 of the source files of the functions among the words; "" if there is none.
+
+    It tells that a function was changed, and not that something which it imports was.
+
+    >>> code_of("gpt2"), len(code_of("moga.study.models:build_model"))
+    ('', 64)
+    """
+    digest = hashlib.sha256()
+    paths = [word for word in words if is_path(word)]
+    for path in paths:
+        load_function(path)
+        source = inspect.getsourcefile(sys.modules[path.partition(":")[0]])
+        digest.update(b"\0".join([path.encode(), Path(source).read_bytes() if source else b""]))
+    return digest.hexdigest() if paths else ""
+
+
+def source_of(settings: Settings) -> str:
+    """`code_of` a study's model and data."""
+    return code_of(settings.family, settings.data)
+
+
+def settled_roles(plan: Plan) -> Mapping[str, str]:
+    """The roles of a model of one's own: those stated, and those that two of its widths settle (as in a check).
+
+    Raises:
+        ValueError: roles stated for a family, whose roles are known; what `roles_of` raises.
+    """
+    settings, sizes = plan.settings, tuple(sorted(set(plan.sizes)))
+    if not is_path(settings.family):
+        if settings.roles:
+            raise ValueError(f"roles are stated for a model of your own; those of {settings.family} are known")
+        return {}
+    if len(sizes) < 2:
+        return settings.roles
+    shared = CheckSettings(settings.family, settings.over, start=settings.start, roles=settings.roles)
+    return roles_of(CheckPlan(tuple(Case(recipe, 1.0) for recipe in plan.rates), sizes, (0, 1), shared))
+
+
+def text_held_out(corpus: Corpus, context: int) -> Iterator[tuple[Tensor, int]]:
+    """The held-out windows of a text in batches, weighted by how many they are."""
+    windows = torch.from_numpy(validation_windows(corpus, context))
+    for part in torch.split(windows, VALIDATION_BATCH):
+        yield part, len(part)
+
+
+def count_of(batch: Any) -> int:
+    """Entries of the first tensor of integers, or else rows of the first tensor.
+
+    >>> count_of({"x": torch.zeros(8, 3), "labels": torch.zeros(8, dtype=torch.long)}), count_of(torch.zeros(8, 3))
+    (8, 8)
+    """
+    values = batch.values() if isinstance(batch, Mapping) else batch if isinstance(batch, (tuple, list)) else (batch,)
+    tensors = [value for value in values if isinstance(value, Tensor) and value.ndim]
+    whole = [value.numel() for value in tensors if not value.is_floating_point()]
+    return whole[0] if whole else len(tensors[0]) if tensors else 1
+
+
+def _own_loss(built: Built, what: str) -> Callable[[nn.Module, Any], Tensor]:
+    return lambda model, batch: loss_of(replace(built, batch=batch), called(model, batch), labels_of(batch), what)
+
+
+def _text_loss(built: Built, what: str) -> Callable[[nn.Module, Any], Tensor]:
+    """Of windows of text (batch, context + 1): the labels are the next bytes."""
+    named = "input_ids" in inspect.signature(built.model.forward).parameters
+
+    def loss(model: nn.Module, windows: Tensor) -> Tensor:
+        tokens, labels = windows[:, :-1], windows[:, 1:]
+        output = called(model, {"input_ids": tokens} if named else tokens)
+        return loss_of(replace(built, batch=windows), output, labels, what)
+
+    return loss
+
+
+def _stream(path: str, seed: int) -> Iterator[Any]:
+    function = load_function(path)
+    while True:
+        count = 0
+        for batch in function("train", seed):
+            count += 1
+            yield batch
+        if not count:
+            raise ValueError(f'{path}("train", {seed}) gives no batch; it must return an iterable of batches')
+
+
+def _held_out(path: str) -> Iterator[tuple[Any, int]]:
+    count = 0
+    for batch in load_function(path)("held-out", HELD_OUT_SEED):
+        count += 1
+        yield batch, count_of(batch)
+    if not count:
+        raise ValueError(f'{path}("held-out", {HELD_OUT_SEED}) gives no batch; it must return an iterable of batches')
