@@ -159,17 +159,21 @@ def decayed_sizes(norm: str, weight_decay: float, gradient: str, steps: int = 20
 
 
 @cache
-def decayed_adam(weight_decay: float, gradient: str, steps: int = 200) -> float:
-    """The size that a weight under AdamW reaches from zero: gradients ``growing`` by b2 / b1, or ``steady``."""
+def decayed_adam(weight_decay: float, gradient: str, before: str, steps: int = 200) -> list[float]:
+    """The sizes of a weight under AdamW from zero on: gradients ``growing`` by b2 / b1, or ``steady``.
+
+    ``before`` them came ``nothing``, or so many ``zeros`` that nothing is left of the bias correction.
+    """
     weight = torch.nn.Parameter(torch.zeros(1, 1, dtype=DOUBLE))
     options = {"roles": {"w": "hidden"}, "weight_decay": weight_decay, "betas": BETAS, "eps": 0.0}
     optimizer = moga.optimizer([("w", weight)], "adamw", lr=0.1 / weight_decay, **options)
-    weight.grad = torch.zeros_like(weight)
-    optimizer.step()
-    optimizer.state[weight]["step"].fill_(OLD)
+    if before == "zeros":
+        weight.grad = torch.zeros_like(weight)
+        optimizer.step()
+        optimizer.state[weight]["step"].fill_(OLD)
     sizes = []
     for t in range(steps):
         weight.grad = torch.full_like(weight, (BETAS[1] / BETAS[0]) ** t if gradient == "growing" else 1.0)
         optimizer.step()
         sizes.append(float(weight.detach().abs()))
-    return max(sizes)
+    return sizes

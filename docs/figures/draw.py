@@ -91,7 +91,7 @@ def coordinates() -> Figure:
         axis.plot(*path.T.tolist(), label=f"{method} in {name}", **style)
     newton = classical.fit_path("Newton", "xi", 1.0, 6)
     axis.plot(*newton.T.tolist(), color=INK, marker="x", linestyle=":", label="Newton in xi", **STYLE)
-    note(axis, *classical.BEGIN.tolist(), "start", xytext=(-4, 6), textcoords="offset points", ha="right")
+    note(axis, *classical.BEGIN.tolist(), "start", xytext=(0, -10), textcoords="offset points", ha="left", va="top")
     axis.set(xlabel="theta1", ylabel="theta2 = exp(xi2)")
     axis.legend(frameon=False, fontsize=9)
     return figure

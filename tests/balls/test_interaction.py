@@ -64,7 +64,15 @@ def test_a_drag_out_of_the_picture_stops_at_its_edge(open_page):
 def test_keys_move_the_gradient(open_page):
     page = open_page()
     page.locator("[data-vector=l2] .handle").focus()
-    for key in ("ArrowRight", "ArrowUp", "ArrowUp", "Shift+ArrowDown", "Shift+ArrowLeft", "Home", "Control+ArrowLeft"):
+    for key in (
+        "ArrowRight",
+        "ArrowUp",
+        "ArrowUp",
+        "Shift+ArrowDown",
+        "Shift+ArrowLeft",
+        "Escape",
+        "Control+ArrowLeft",
+    ):
         page.keyboard.press(key)
     assert entries(page, "g") == [0.75, 0.3]  # 1.2 + 0.05 - 0.5, 0.7 + 0.1 - 0.5
     for _ in range(20):
@@ -73,6 +81,53 @@ def test_keys_move_the_gradient(open_page):
     handle = page.locator("[data-vector=l2] .handle")
     assert handle.get_attribute("aria-valuetext") == "g = (−1.90, 0.30)"
     assert handle.get_attribute("aria-valuenow") == "-1.9"
+    page.keyboard.press("End")
+    assert entries(page, "g") == [1.9, 0.3]
+    page.keyboard.press("Home")
+    assert entries(page, "g") == [-1.9, 0.3]
+
+
+KEYS = [  # typed, key, entries after it: only the axis that moves is rounded to the grid, and none is pulled in
+    ((5, 0.7), "ArrowUp", [5, 0.75]),
+    ((5, 0.7), "ArrowRight", [5, 0.7]),
+    ((5, 0.7), "ArrowLeft", [4.95, 0.7]),
+    ((5, 0.7), "Home", [-5, 0.7]),
+    ((1.23, -7.333), "ArrowDown", [1.23, -7.333]),
+    ((1.23, -7.333), "ArrowLeft", [1.2, -7.333]),
+    ((1.88, 1e-20), "ArrowRight", [1.9, 1e-20]),
+]
+
+
+@pytest.mark.parametrize(("typed", "key", "after"), KEYS)
+def test_a_key_moves_one_axis_and_leaves_what_was_typed(open_page, typed, key, after):
+    page = open_page()
+    for index, value in enumerate(typed):
+        page.locator(f"[data-entry=g{index}]").fill(str(value))
+    handle = page.locator("[data-vector=l2] .handle")
+    handle.focus()
+    page.keyboard.press(key)
+    assert entries(page, "g") == after
+    low, now, high = (float(handle.get_attribute(f"aria-value{word}")) for word in ("min", "now", "max"))
+    assert low <= now == after[0] <= high and low <= -1.9 and high >= 1.9
+
+
+def test_keys_leave_the_other_entries_of_a_matrix(open_page):
+    page = open_page()
+    page.locator("[data-entry=G1]").fill("7.3")
+    page.get_by_label("column 2 of the gradient").focus()
+    page.keyboard.press("ArrowUp")
+    assert entries(page, "G") == [1.1, 7.3, 0.5, 0.65]
+
+
+@pytest.mark.parametrize("button", ["right", "middle"])
+def test_only_the_main_button_drags(open_page, button):
+    page = open_page()
+    for plane, start in ((VECTOR.format("l2"), (1.2, 0.7)), (VECTOR.format("l2"), (-1, -1)), (MATRIX, (1.1, 0.5))):
+        page.mouse.move(*at(page, plane, *start))
+        page.mouse.down(button=button)
+        page.mouse.move(*at(page, plane, -0.5, -0.5), steps=2)
+        page.mouse.up(button=button)
+    assert entries(page, "g") == [1.2, 0.7] and entries(page, "G") == [1.1, 0.2, 0.5, 0.6]
 
 
 def test_tab_reaches_one_gradient_and_both_columns_and_shows_the_focus(open_page):
@@ -185,10 +240,25 @@ def test_what_cannot_be_drawn_is_refused_with_a_reason(open_page, text):
 
 def test_a_step_that_leaves_its_picture_is_said(open_page):
     page = open_page()
-    assert page.get_by_text("dual step goes beyond").count() == 8
-    assert not page.get_by_text("dual step goes beyond").locator("visible=true").count()
+    remarks = page.locator(".beyond")
+    assert remarks.count() == 8 and not remarks.locator("visible=true").count()
     page.locator("[data-entry=g0]").fill("1e100")
-    assert page.get_by_text("dual step goes beyond").locator("visible=true").count() == 4
+    assert remarks.locator("visible=true").all_inner_texts() == ["dual step goes beyond"] * 4
+
+
+def test_a_fixed_step_that_leaves_its_picture_is_said(open_page):
+    """At M = diag(1/4, 4), lr = 2 and g = (0.1, 0) the fixed step is (-4, 0) and the dual one (-0.8, 0)."""
+    page = open_page()
+    for selector, value in (("[data-m=first]", -2), ("[data-m=second]", 2), ("[data-m=angle]", 0), ("[data-lr]", 2)):
+        page.locator(selector).first.fill(str(value))
+    for index, value in enumerate((0.1, 0)):
+        page.locator(f"[data-entry=g{index}]").fill(str(value))
+    remark = page.locator("[data-vector=mahalanobis] .beyond")
+    assert page.locator("#vectors .beyond").locator("visible=true").all_inner_texts() == ["fixed step goes beyond"]
+    page.locator("[data-entry=g0]").fill("1")
+    assert remark.inner_text() == "both steps go beyond"
+    matrices = page.locator("#matrices .beyond").locator("visible=true").all_inner_texts()
+    assert set(matrices) <= {"dual step goes beyond"}  # a circle of radius 2 just fits
 
 
 def test_both_rates_are_one(open_page):

@@ -109,7 +109,21 @@ def test_decay_holds_a_weight_within_one_over_weight_decay(norm: str):
 
 
 def test_decay_holds_adam_within_7_27_over_weight_decay():
-    growing, steady = adam.decayed_adam(0.5, "growing"), adam.decayed_adam(0.5, "steady")
+    growing = max(adam.decayed_adam(0.5, "growing", "zeros"))
     assert f"{growing * 0.5:.2f}" == "7.27"
     assert growing <= adam.sharp_bound() / 0.5
+    steady = max(adam.decayed_adam(0.5, "steady", "zeros"))
     assert 1 / 0.5 < steady < 0.8 * growing  # the history matters: without growth the bound is not reached
+
+
+def test_a_steady_gradient_takes_adam_to_one_over_weight_decay():
+    """From the first step on, as torch.optim.AdamW does; after zeros, once the average of the squares is full."""
+    sizes = adam.decayed_adam(0.5, "steady", "nothing")
+    weight = torch.nn.Parameter(torch.zeros(1, 1, dtype=torch.float64))
+    optimizer = torch.optim.AdamW([weight], lr=0.2, weight_decay=0.5, eps=0.0)
+    for size in sizes:
+        weight.grad = torch.ones_like(weight)
+        optimizer.step()
+        assert abs(weight.item()) == pytest.approx(size, rel=1e-9)
+    assert sizes == sorted(sizes) and sizes[-1] == pytest.approx(2.0, rel=1e-6)  # from below
+    assert adam.decayed_adam(0.5, "steady", "zeros", steps=10_000)[-1] == pytest.approx(2.0, rel=1e-3)

@@ -10,6 +10,7 @@ from pathlib import Path
 import make_steepest_descent as maker
 import pytest
 from figures import draw
+from matplotlib.figure import Figure
 
 NUMBER = re.compile(r"\d+(?:\.\d+)?(?:e[+-]?\d+)?")
 BUILD = "run: python docs/make_steepest_descent.py"
@@ -66,6 +67,30 @@ def test_a_figure_shows_the_numbers_of_the_facts(name: str):
     path = maker.FIGURES / f"{name}.png"
     assert mismatch(draw.read(path), draw.drawn(draw.FIGURES[name]())) == "", BUILD
     assert path.stat().st_size < 80_000
+
+
+def outside(figure: Figure) -> list[str]:
+    """The notes of a figure that cross the lines of its axes."""
+    figure.draw_without_rendering()
+    found = []
+    for axis in figure.axes:
+        frame = axis.get_window_extent()
+        for text in axis.texts:
+            box = text.get_window_extent()
+            if not (frame.contains(box.x0, box.y0) and frame.contains(box.x1, box.y1)):
+                found.append(text.get_text())
+    return found
+
+
+@pytest.mark.parametrize("name", draw.FIGURES)
+def test_notes_stay_within_the_axes(name: str):
+    assert outside(draw.FIGURES[name]()) == []
+
+
+def test_a_note_across_an_axis_is_found():
+    figure, (axis,) = draw.panels()
+    draw.note(axis, 0.0, 0.5, "across", ha="center")
+    assert outside(figure) == ["across"]
 
 
 def test_a_changed_figure_is_found():

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from moga.geometry.modular import Atom, Bond, compose, concatenate, modular_norm
-from moga.geometry.norms import norm
+from moga.geometry.names import norm
 
 
 def draw(*shape, seed=0):
@@ -135,3 +135,24 @@ def test_atoms_carry_layouts_and_fans():
 def test_errors(call, text):
     with pytest.raises(ValueError, match=text):
         call()
+
+
+@pytest.mark.parametrize(
+    "call,text",
+    [
+        (lambda: Atom("a", "spectral"), r"layer 'a' needs a norm of matrices .* moga.norm\('row'\); got 'spectral'"),
+        (lambda: Atom("a", norm(p=3, q=2)), r"needs a norm of matrices that has a direction, .* got PairNorm\(p=3.0, "),
+        (lambda: Atom("a", norm("l2")), r"layer 'a' needs a norm of matrices .* got VectorNorm\(name='l2'"),
+        (lambda: compose(atom("a"), "x"), "compose takes modules: Atom, Bond, or what compose and .* make; got 'x'"),
+        (lambda: concatenate([atom("a")]), r"concatenate takes modules: .* got \[Atom"),
+        (lambda: modular_norm("x"), "modular_norm takes modules: .* got 'x'"),
+    ],
+)
+def test_what_is_no_module_and_no_norm_of_a_weight(call, text):
+    with pytest.raises(TypeError, match=text):
+        call()
+
+
+def test_a_wrong_number_of_fans_is_said_where_it_is_given():
+    with pytest.raises(ValueError, match="layer 'a' has 2 fans for 1 blocks"):
+        atom("a", fan=((1, 2), (3, 4)))

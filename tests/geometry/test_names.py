@@ -46,6 +46,13 @@ def test_pairs_are_rows_where_they_have_a_closed_form(p, q, expected):
     assert norm(p=p, q=q) == expected
 
 
+@pytest.mark.parametrize("given", [True, "2"])
+@pytest.mark.parametrize("call", [lambda x: norm(p=x, q=2), lambda x: norm("row", p=x), lambda x: norm("column", q=x)])
+def test_an_exponent_is_a_number(call, given):
+    with pytest.raises(TypeError, match=f"must be a number, inf included; got {given!r}"):
+        call(given)
+
+
 @pytest.mark.parametrize(
     "call,text",
     [

@@ -160,6 +160,14 @@ SIGN = {"params": [0], "param_names": ["w"], "norm": "sign", "layout": "out,in"}
         (lambda: block_norm([{**SIGN, "norm": "rows"}]), "unknown norm 'rows'; the norms are column, row"),
         (lambda: block_norm([SIGN, SIGN]), "the name 'w' occurs twice; every tensor is measured once"),
         (lambda: block_norm([{**SIGN, "fan": [[1, 2], [3, 4]]}]), "layer 'w' has 2 fans for 1 blocks; give one per"),
+        (
+            lambda: block_norm([{**SIGN, "params": [0, 0]}]),
+            "a parameter group has 2 params and 1 param_names; give one",
+        ),
+        (
+            lambda: block_norm([{**SIGN, "param_names": ["w", "b"]}]),
+            "has 1 params and 2 param_names; give one name for",
+        ),
         (lambda: block_norm([SIGN]).measure({}), "the tensors lack w; the layers are w"),
         (lambda: block_norm([SIGN]).dual({"w": draw(2, 2), "b": draw(2)}), "the tensors have b, which no layer is"),
         (lambda: block_norm([SIGN]).direction([]), "1 tensors are needed, one per layer, in order; got 0"),

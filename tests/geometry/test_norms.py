@@ -194,6 +194,34 @@ def test_laws_hold_for_any_exponent(p, seed, rows, columns):
         torch.testing.assert_close(inner(G, D), rule.dual(G), rtol=1e-6, atol=0)
 
 
+@given(
+    decades=st.floats(-16, 300),
+    seed=st.integers(0, 10**6),
+    kind=st.sampled_from(["normal", "ties", "almost ties"]),
+    dtype=st.sampled_from([torch.float32, torch.float64]),
+)
+@settings(max_examples=200)
+def test_size_and_duality_hold_up_to_the_largest_exponents(decades, seed, kind, dtype):
+    """Rounding is not raised to the power p: to a few units of it, for every p from 1 to 1e300."""
+    p = min(1 + 10**decades, 1e300)
+    G = draw((3, 7), seed)
+    G = {"normal": G, "ties": G.sign(), "almost ties": 1 + 1e-6 * G}[kind].to(dtype)
+    tolerance = 30 * torch.finfo(dtype).eps
+    for rule in (norm(p=p, q=INF), norm(p=1, q=p)):
+        D = rule.direction(G)
+        assert rule.measure(D).item() == pytest.approx(1, abs=tolerance)
+        assert inner(G, D).item() == pytest.approx(rule.dual(G).item(), rel=tolerance)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_a_huge_exponent_shares_ties_as_inf_does(dtype):
+    G = torch.tensor([[1.0, 2.0, -2.0], [3.0, 1.0, 0.0]], dtype=dtype)
+    for p, tolerance in ((1e5, 2e-5), (1e300, 0)):  # the scale 3^(-1/p) differs by log(3) / p
+        torch.testing.assert_close(
+            norm("row", p=p).direction(G), norm("row", p=INF).direction(G), rtol=tolerance, atol=0
+        )
+
+
 def test_conjugate_is_an_involution():
     for p in (1.0, 1.5, 2.0, 7.0, INF):
         assert conjugate(conjugate(p)) == pytest.approx(p)
@@ -238,6 +266,15 @@ def test_errors_say_what_was_given_and_what_is_allowed(call, text):
         call()
 
 
-def test_integer_matrices_are_refused():
-    with pytest.raises(TypeError, match=r"a real floating-point matrix is needed; got torch.int64"):
-        norm("row").dual(torch.ones(2, 2, dtype=torch.int64))
+@pytest.mark.parametrize("word", ["measure", "dual", "direction"])
+@pytest.mark.parametrize(
+    "given,text",
+    [
+        (torch.ones(2, 2, dtype=torch.int64), "a real floating-point matrix is needed; got torch.int64"),
+        (torch.ones(0, 2, dtype=torch.int64), "a real floating-point matrix is needed; got torch.int64"),
+        ([1.0, 2.0], r"a matrix is a tensor \(..., out, in\); got list"),
+    ],
+)
+def test_what_is_no_real_matrix_is_refused(word, given, text):
+    with pytest.raises(TypeError, match=text):
+        getattr(norm("row"), word)(given)

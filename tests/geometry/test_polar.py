@@ -58,28 +58,87 @@ def test_singular_values_end_in_the_band(method, dtype, shape, spectrum, size):
         assert S.min() >= stated.low and S.max() <= stated.high, (S.min(), S.max())
 
 
-@every_run
-@pytest.mark.parametrize("shape", [(2, 4), (3, 8), (8, 5), (8, 16), (16, 40), (64, 104)], ids=str)
-def test_no_matrix_ends_above_the_band(method, dtype, shape):
-    """Nothing diverges, whatever the matrix: 200 of each kind, and those of rank 1, 2 and with most entries 0."""
-    generator = torch.Generator().manual_seed(0)
+def kinds(shape, count, seed=0):
+    """Random matrices (count, out, in): dense, non-negative, sparse, of rank 1 and 2, close to these, badly scaled."""
+    generator = torch.Generator().manual_seed(seed)
     out, in_ = shape
-    count = 200 if out < 64 else 6
 
     def draw(*sizes):
         return torch.randn(count, *sizes, generator=generator)
 
-    for G in (
-        draw(out, in_),
-        draw(out, in_).abs(),
-        draw(out, in_).sign(),
-        draw(out, in_) ** 5,
-        draw(out, in_) * (torch.rand(count, out, in_, generator=generator) < 0.2),
-        draw(out, 1) @ draw(1, in_),
-        draw(out, 2) @ draw(2, in_),
-        draw(out, 1) @ draw(1, in_) + 0.03 * draw(out, in_),
-    ):
-        assert torch.linalg.svdvals(polar_factor(G, method, dtype=dtype)).max() <= band(method, dtype).high
+    def kept(share):
+        return torch.rand(count, out, in_, generator=generator) < share
+
+    return {
+        "dense": draw(out, in_),
+        "non-negative": torch.rand(count, out, in_, generator=generator),
+        "absolute": draw(out, in_).abs(),
+        "sign": draw(out, in_).sign(),
+        "heavy": draw(out, in_) ** 5,
+        "sparse": draw(out, in_) * kept(0.2),
+        "sparser": draw(out, in_) * kept(0.02),
+        "sparse non-negative": draw(out, in_).abs() * kept(0.1),
+        "rank 1": draw(out, 1) @ draw(1, in_),
+        "rank 2": draw(out, 2) @ draw(2, in_),
+        "close to rank 1": draw(out, 1) @ draw(1, in_) + 0.03 * draw(out, in_),
+        "close to constant": 1 + 0.03 * draw(out, in_),
+        "scaled rows": draw(out, in_) * (3 * draw(out, 1)).exp(),
+        "scaled columns": draw(out, in_) * (3 * draw(1, in_)).exp(),
+    }
+
+
+@every_run
+@pytest.mark.parametrize("shape", [(2, 4), (3, 8), (8, 5), (8, 16), (16, 40), (64, 104)], ids=str)
+def test_every_kind_of_matrix_ends_in_the_band(method, dtype, shape):
+    """Nothing diverges, whatever the matrix, and what starts at ``least`` or more ends at ``low`` or more."""
+    stated = band(method, dtype)
+    for kind, G in kinds(shape, 200 if max(shape) < 64 else 6).items():
+        before = torch.linalg.svdvals(G.double())
+        before = before / torch.linalg.vector_norm(before, dim=-1, keepdim=True).clamp(min=1e-300)
+        S = torch.linalg.svdvals(polar_factor(G, method, dtype=dtype).double())
+        assert S.max() <= stated.high, (kind, S.max())
+        assert S[before >= stated.start(shape)].min() >= stated.low, kind
+
+
+@pytest.mark.parametrize("method", ["gram", "quintic"])
+def test_tall_sparse_matrices_in_bfloat16_take_the_steps_of_their_transposes(method):
+    """Pairs of steps on matrices whose singular values cluster, in either order in memory: one reaches 9 if ``Z R Z``
+    is computed as ``R Z Z``."""
+    torch.manual_seed(767)
+    torch.randn(6, 112, 64), torch.rand(6, 112, 64)  # as in the search that found it
+    G = torch.randn(6, 128, 64) * (torch.rand(6, 128, 64) < 0.02)
+    tall, wide = (polar_factor(H, method, dtype=torch.bfloat16) for H in (G, G.mT.contiguous()))
+    strided = polar_factor(G.mT.contiguous().mT, method, dtype=torch.bfloat16)
+    assert torch.linalg.svdvals(tall).max() <= POLAR[method].bfloat16.high
+    for other in (wide.mT, strided):
+        torch.testing.assert_close(tall, other, rtol=0, atol=0.02)
+
+
+def test_the_exact_one_holds_its_band_from_a_size_that_grows_with_the_side():
+    stated = POLAR["exact"].float32
+    assert stated.start((839, 2)) > 1e-4 == stated.start((833, 2)) and stated.start((2, 1024)) == 1024 * 1.2e-7
+    for least, dtype, second in ((1.3e-4, None, 1.0), (1.1e-4, None, 0.0), (1.1e-4, torch.float64, 1.0)):
+        G = with_singular_values((1024, 2), torch.tensor([1.0, least], dtype=torch.float64)).float()
+        S = torch.linalg.svdvals(polar_factor(G, dtype=dtype).double())
+        torch.testing.assert_close(S, torch.tensor([1.0, second], dtype=torch.float64), rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("shape", [(1000, 8), (8, 1000), (300, 1000), (2, 4096)], ids=str)
+def test_the_exact_one_of_a_constant_matrix_has_rank_1(shape):
+    """Rounding errors of the decomposition reach a third of an epsilon times the longer side; none is a direction."""
+    Q = polar_factor(torch.ones(shape))
+    torch.testing.assert_close(Q, torch.full(shape, 1 / math.sqrt(shape[0] * shape[1])), rtol=0.01, atol=0)
+
+
+@every_run
+@pytest.mark.parametrize("shape", [(6, 4), (4, 6), (3, 5, 5)], ids=str)
+def test_rows_and_columns_of_zeros_stay_exactly_zero(method, dtype, shape):
+    for seed in range(20):
+        G = torch.randn(shape, generator=torch.Generator().manual_seed(seed))
+        G[..., 1, :] = 0
+        G[..., 2] = 0
+        Q = polar_factor(G, method, dtype=dtype)
+        assert not Q[..., 1, :].any() and not Q[..., 2].any() and Q[..., 0, 0].all()
 
 
 @pytest.mark.parametrize("method", POLAR)

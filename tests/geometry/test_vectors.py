@@ -125,6 +125,42 @@ def test_mahalanobis_is_its_formula_and_the_diagonal_is_a_dense_one():
     torch.testing.assert_close(Mahalanobis(torch.ones(4).double()).dual(x), VECTORS["l2"].dual(x))
 
 
+@pytest.mark.parametrize("m", [torch.float32, torch.float64])
+@pytest.mark.parametrize("v", [torch.bfloat16, torch.float32, torch.float64])
+@pytest.mark.parametrize("form", ["dense", "diagonal"])
+def test_mahalanobis_of_other_dtypes_than_its_matrix(m, v, form):
+    """In the wider dtype of M and x, and as exact as that: also where M is the narrower one."""
+    M, x = (positive_definite(4) if form == "dense" else diagonal(4)).to(m), draw(3, 4, dtype=v)
+    exact = M.double() if form == "dense" else torch.diag(M.double())
+    wide, solved = x.double(), torch.linalg.solve(exact, x.double().mT).mT
+    rule, dtype = Mahalanobis(M), torch.float64 if torch.float64 in (m, v) else torch.float32
+    size, dual, d = rule.measure(x), rule.dual(x), rule.direction(x)
+    assert size.dtype == dual.dtype == dtype and d.dtype == v
+    tolerance = 1e-11 if dtype == torch.float64 else 2e-5
+    torch.testing.assert_close(size.double() ** 2, inner(wide @ exact, wide), rtol=tolerance, atol=0)
+    torch.testing.assert_close(dual.double() ** 2, inner(wide, solved), rtol=tolerance, atol=0)
+    expected = (solved / inner(wide, solved).sqrt().unsqueeze(-1)).to(v)
+    torch.testing.assert_close(d, expected, rtol=max(tolerance, 2 * torch.finfo(v).eps), atol=1e-5)
+
+
+def test_mahalanobis_does_not_follow_a_change_of_the_matrix():
+    M, x = positive_definite(3), draw(3)
+    rule, kept = Mahalanobis(M), M.clone()
+    size = rule.measure(x)
+    M.mul_(100)
+    assert torch.equal(rule.M, kept) and torch.equal(rule.measure(x), size)
+
+
+@pytest.mark.parametrize("scale", [1e-40, 1e-30, 1e30])
+def test_mahalanobis_of_tiny_and_huge_matrices(scale):
+    for M in (scale * torch.eye(3), torch.full((3,), scale)):
+        rule, g = Mahalanobis(M), torch.tensor([3.0, 0.0, -4.0])
+        torch.testing.assert_close(rule.measure(rule.direction(g)), torch.tensor(1.0))
+        torch.testing.assert_close(inner(g, rule.direction(g)), rule.dual(g))
+    tiny = Mahalanobis(1e-310 * torch.eye(2, dtype=torch.float64))
+    assert tiny.dual(torch.tensor([3.0, 4.0])).item() == pytest.approx(5e155, rel=1e-6)
+
+
 @pytest.mark.parametrize(
     "call,error,text",
     [

@@ -60,7 +60,7 @@ def check_starts(model, roles=None, **options):
         elif one.role == "output":
             assert not W.any(), one.name
         elif one.role == "input" and one.lookup:
-            size = float(W.square().mean().sqrt())
+            size = float(W.square().mean().sqrt()) * one.multiplier
             assert not W.any() if one.added else abs(size - 1) < 0.1 + LUCK / (2 * W.numel()) ** 0.5, one.name
     return number
 

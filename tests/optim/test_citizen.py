@@ -555,3 +555,26 @@ def test_a_compiled_step_recompiles_at_most_once_when_lr_changes(entry, tools):
 def test_a_step_that_inductor_compiles_recompiles_at_most_once(tools, name):
     entry = next(one for one in tools.ENTRIES if one.name == name)
     assert compiled(entry, tools, entry.lr, "inductor", [entry.lr, entry.lr / 2, entry.lr / 3])[-1] <= 2
+
+
+@pytest.mark.parametrize("nonfinite", ["skip", "raise"])
+def test_a_wider_gradient_must_be_finite_in_the_arithmetic_of_the_step(nonfinite):
+    weight = torch.nn.Parameter(torch.zeros(2, 2))
+    weight.grad_dtype = None
+    optimizer = moga.optimizer([("w", weight)], "moga-row", lr=0.1, roles={"w": "hidden"}, nonfinite=nonfinite)
+    weight.grad = torch.full((2, 2), 1e300, dtype=torch.float64)
+    if nonfinite == "raise":
+        with pytest.raises(FloatingPointError, match="the gradient of w holds NaN or Inf"):
+            optimizer.step()
+    else:
+        optimizer.step()
+        assert optimizer.skipped == 1
+    assert not weight.any()
+
+
+def test_a_float64_gradient_beyond_float32_is_finite():
+    weight = torch.nn.Parameter(torch.zeros(2, dtype=torch.float64))
+    optimizer = moga.optimizer([("w", weight)], "signsgd", lr=0.5, roles={"w": "vector"})
+    weight.grad = torch.full((2,), 1e39, dtype=torch.float64)
+    optimizer.step()
+    assert optimizer.skipped == 0 and weight.tolist() == [-0.5, -0.5]

@@ -9,6 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import moga
 from moga.optim.checks import PLAIN
 from moga.optim.kernels import build, compiled
 from moga.optim.kernels.compiled import leave
@@ -297,12 +298,73 @@ def test_a_torch_without_threads_to_share(fresh, monkeypatch):
         build.available("float32", "c")
 
 
-def test_a_broken_library(fresh):
-    place = fresh / "moga" / f"step-float32-{build._key(build._compiler())}.so"
+def place_of(fresh):
+    return fresh / "moga" / f"step-float32-{build._key(build._compiler())}.so"
+
+
+@pytest.mark.parametrize("kept", [0, 3000, 20000])
+def test_a_library_that_was_cut_is_made_anew_and_not_loaded(fresh, kept):
+    build.available("float32", "c")
+    place = place_of(fresh)
+    whole = place.read_bytes()
+    place.unlink()  # the process has it mapped
+    place.write_bytes(whole[:kept])
+    build.step_of.cache_clear()
+    assert not isinstance(build.available("float32", "c"), build.Unavailable)
+    assert place.read_bytes() == whole
+
+
+@pytest.mark.parametrize("content", [b"no library", None])
+def test_a_library_that_cannot_be_loaded(fresh, monkeypatch, content):
+    place = place_of(fresh)
     place.parent.mkdir()
-    place.write_text("no library")
-    with pytest.raises(build.Unavailable, match="cannot be loaded"):
+    if content is None:  # a library without the function
+        (fresh / "empty.c").write_text("int other;")
+        build.subprocess.run([*build._compiler(), "-shared", "-fPIC", fresh / "empty.c", "-o", place], check=True)
+    else:
+        place.write_bytes(content)
+    build._digest_place(place).write_text(build._digest(place))
+    with pytest.raises(build.Unavailable, match="cannot be loaded .*; delete that file"):
         build.available("float32", "c")
+
+
+@pytest.mark.parametrize(
+    "lines, text",
+    [
+        ("", "cannot be made .*Exec format error"),
+        ("#!/nowhere/sh", "cannot be made .*No such file"),
+        ("#!/bin/sh", "cannot be made .*No such file"),
+        ("#!/bin/sh\nexit 3", "failed to make the compiled step: exit code 3. Install gcc"),
+    ],
+)
+def test_a_compiler_that_does_not_work(fresh, monkeypatch, lines, text):
+    compiler = fresh / "cc"
+    compiler.write_text(lines)
+    compiler.chmod(0o755)
+    monkeypatch.setenv("CC", str(compiler))
+    with pytest.raises(build.Unavailable, match=text):
+        build.available("float32", "c")
+    build.step_of.cache_clear()
+    with pytest.warns(UserWarning, match=text):
+        assert build.available("float32", "auto") is None
+
+
+def test_a_compiler_that_is_no_word(fresh, monkeypatch):
+    monkeypatch.setenv("CC", '"')
+    with pytest.raises(build.Unavailable, match="names no compiler"):
+        build.available("float32", "c")
+
+
+def test_a_full_cache_is_left_for_a_directory_of_this_process(fresh, monkeypatch):
+    made = build._compile_in
+
+    def full(directory, *rest):
+        if directory == fresh / "moga":
+            raise OSError(28, "No space left on device")
+        return made(directory, *rest)
+
+    monkeypatch.setattr(build, "_compile_in", full)
+    assert not isinstance(build.available("float32", "c"), build.Unavailable)
 
 
 def test_a_cache_that_cannot_be_written(fresh, monkeypatch):
@@ -313,11 +375,29 @@ def test_a_cache_that_cannot_be_written(fresh, monkeypatch):
 
 def test_compiled_once_and_found_again(fresh):
     step = build.available("float16", "c")
-    [made] = (fresh / "moga").iterdir()
+    [made] = (fresh / "moga").glob("*.so")
     when = made.stat().st_mtime_ns
     build.step_of.cache_clear()
     assert build.available("float16", "c") is not step
-    assert [one.stat().st_mtime_ns for one in (fresh / "moga").iterdir()] == [when]
+    assert [one.stat().st_mtime_ns for one in (fresh / "moga").glob("*.so")] == [when]
+
+
+def test_a_tensor_that_is_the_negative_of_its_memory(monkeypatch):
+    weights = [torch.nn.Parameter(torch.zeros(1, 3)) for _ in range(2)]
+    for weight, word in zip(weights, ("auto", "plain"), strict=True):
+        optimizer = moga.optimizer([("w", weight)], "moga-row", lr=0.1, roles={"w": "hidden"}, implementation=word)
+        weight.grad = torch._neg_view(torch.ones(1, 3))
+        optimizer.step()
+    assert torch.equal(*weights) and bool((weights[0] > 0).all())
+
+
+@pytest.mark.parametrize("lr", [torch.tensor([0.1, 0.9]), "0.1"])
+def test_an_lr_that_is_no_number_fails_as_in_the_plain_step(lr):
+    weight = torch.nn.Parameter(torch.zeros(2, 3))
+    optimizer = moga.optimizer([("w", weight)], "moga-row", lr=0.1, roles={"w": "hidden"})
+    weight.grad, optimizer.param_groups[0]["lr"] = torch.ones(2, 3), lr
+    with pytest.raises((RuntimeError, TypeError)):
+        optimizer.step()
 
 
 def test_no_memory_for_the_tasks(monkeypatch):
@@ -331,5 +411,5 @@ def test_no_memory_for_the_tasks(monkeypatch):
 def test_the_library_brings_no_threads_of_its_own(fresh):
     assert ctypes.CDLL(None).GOMP_parallel
     build.available("float32", "c")
-    [made] = (fresh / "moga").iterdir()
+    [made] = (fresh / "moga").glob("*.so")
     assert b"libgomp" not in made.read_bytes() and b"GOMP_parallel" in made.read_bytes()

@@ -392,3 +392,19 @@ def test_rows_of_muown_with_a_negative_magnitude_keep_their_sign_when_they_are_r
     optimizer.param_groups[0]["lr"] = 0.0
     optimizer.step()
     torch.testing.assert_close(optimizer.state[weight]["magnitude"], -weight.detach().norm(dim=1, keepdim=True))
+
+
+@pytest.mark.parametrize("size", [1e-20, 1.0, 1e6, 1e12, 1e20, 1e30])
+@pytest.mark.parametrize("shape, rank", [((6, 4), 4), ((4, 6), 4), ((16, 16), 1)])
+def test_accumulated_shampoo_stays_finite_where_rounding_hides_the_damping(size, shape, rank):
+    torch.manual_seed(0)
+    weight = torch.nn.Parameter(torch.zeros(shape))
+    optimizer = moga.optimizer([("w", weight)], "shampoo-accumulated", lr=1.0, roles={"w": "hidden"})
+    gradient = torch.randn(shape[0], rank) @ torch.randn(rank, shape[1])
+    for _ in range(3):
+        weight.grad = size * gradient
+        before = weight.detach().clone()
+        optimizer.step()
+        step = before - weight.detach()
+        assert step.isfinite().all() and optimizer.skipped == 0
+        assert torch.linalg.matrix_norm(step, 2) <= optimizer.param_groups[0]["scale"] * 1.001

@@ -16,7 +16,7 @@ from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
 import moga
-from moga.rules.base import any_layer, plain_name, read_base
+from moga.rules.base import any_layer, plain_name, plain_names, read_base
 from moga.rules.recipes import RECIPES
 
 
@@ -249,14 +249,88 @@ def test_wrappers_around_the_model(small, large, wrapper, form, one_rank):
     assert found == [({key: group[key] for key in keys}, len(group["params"])) for group in expected]
 
 
-@pytest.mark.parametrize("wrapper", ["DistributedDataParallel", "compiled", "checkpointed"])
-def test_wrappers_around_the_base(large, wrapper, one_rank):
+@pytest.mark.parametrize("wrapper", ["DistributedDataParallel", "compiled", "checkpointed", "held", "all"])
+@pytest.mark.parametrize("holder", [lambda model: model, Holder])
+def test_wrappers_around_the_base(large, wrapper, holder, one_rank):
+    keys = ("role", "layout", "fan", "base_fan", "scale")
+    bare, wrapped = (
+        [[group[key] for key in keys] for group in moga.param_groups(model, "mup-adamw", base=base)]
+        for model, base in ((large, build("llama", 32)), (holder(large), WRAPPERS[wrapper](build("llama", 32))))
+    )
+    assert wrapped == bare
+
+
+def test_named_tensors_of_a_wrapper_as_the_base(large, one_rank):
+    roles = {"*": "hidden", "*embed*": {"role": "input", "layout": "in,out", "kind": "lookup"}, "*head*": "output"}
     expected = scales(moga.param_groups(large, "mup-adamw", base=build("llama", 32)))
-    base = WRAPPERS[wrapper](build("llama", 32))
-    assert scales(moga.param_groups(large, "mup-adamw", base=base)) == expected
+    base = list(DistributedDataParallel(build("llama", 32)).named_parameters())
+    assert scales(moga.param_groups(large, "mup-adamw", base=base, roles=roles)) == expected
+
+
+def test_a_module_of_the_model_may_be_called_module():
+    class Block(nn.Module):
+        def __init__(self, width):
+            super().__init__()
+            self.module, self.weight = nn.Linear(width, 3 * width), nn.Parameter(torch.zeros(width, width))
+
+    def model(width):
+        parts = {"table": nn.Embedding(9, width), "block": Block(width), "head": nn.Linear(width, 9)}
+        return nn.ModuleDict(parts)
+
+    for large in (model(32), torch.compile(model(32)), Holder(model(32))):
+        groups = moga.param_groups(large, "mup-adamw", base=model(8), roles={"*block.weight": "hidden"})
+        base_fan = {name: group["base_fan"] for group in groups for name in group["param_names"]}
+        found = {name.removeprefix("network."): fan for name, fan in base_fan.items()}
+        assert (found["block.weight"], found["block.module.weight"]) == ([[8, 8]], [[24, 8]])
+
+
+# What of a base does not matter
+
+
+@pytest.mark.parametrize("frozen", ["all", "embed_tokens", "layers"])
+def test_a_base_may_be_frozen(large, frozen, tmp_path):
+    expected = settings(moga.param_groups(large, "mup-adamw", base=build("llama", 32)))
+    base = build("llama", 32)
+    for name, parameter in base.named_parameters():
+        parameter.requires_grad_(frozen != "all" and frozen not in name)
+    before = [parameter.requires_grad for parameter in base.parameters()]
+    assert settings(moga.param_groups(large, "mup-adamw", base=base)) == expected
+    saved = moga.save_base(base, tmp_path / "base.json")
+    assert settings(moga.param_groups(large, "mup-adamw", base=saved)) == expected
+    assert [parameter.requires_grad for parameter in base.parameters()] == before
+
+
+def test_what_is_frozen_and_not_known_is_asked_for_only_where_it_trains():
+    class Own(nn.Module):
+        def __init__(self, width):
+            super().__init__()
+            self.table, self.own = nn.Embedding(9, width), nn.Parameter(torch.zeros(width, width))
+            self.head = nn.Linear(width, 9)
+
+    large, small = Own(8), Own(4)
+    small.own.requires_grad_(False)
+    with pytest.raises(ValueError, match=r"the base has no matrix own \(Own, shape \(8, 8\)\)"):
+        moga.param_groups(large, "muon", base=moga.save_base(small, "/dev/null"), roles={"own": "hidden"})
+    groups = moga.param_groups(large, "muon", base=small, roles={"own": "hidden"})
+    assert [group["base_fan"] for group in groups if group["param_names"] == ["own"]] == [[[4, 4]]]
+    large.own.requires_grad_(False)
+    assert moga.param_groups(large, "muon", base=small)
+
+
+def test_every_form_of_a_base_has_its_multiplier_of_the_logits(tmp_path):
+    """1 / 64 over 16 / 64 here, and 1 / 32 over 16 / 32 at the base: the step of the output is the same."""
+    small, large = (moga.scale_logits_(build("llama", width), base_width=16, outputs="all") for width in (32, 64))
+    small.save_pretrained(tmp_path)
+    loaded = type(small).from_pretrained(tmp_path)  # which has lost it, and whose config remembers it
+    saved = moga.save_base(small, tmp_path / "base.json")
+    for base in (small, small.config, loaded, saved, moga.save_base(loaded, tmp_path / "loaded.json")):
+        groups = moga.param_groups(large, "mup-adamw", base=base)
+        assert [group["scale"] for group in groups if group["role"] == "output"] == [1.0]
 
 
 def test_names():
+    assert plain_names(["model.module.w", "model.w.module", "model.w"]) == ("model.w",)
+    assert plain_names(["module.h._orig_mod.w"]) == ("module.h.w",)
     assert plain_name("_fsdp_wrapped_module.module.x.modules.weight") == "x.modules.weight"
     assert any_layer("2.block3.10.weight") == "*.block3.*.weight"
 

@@ -373,7 +373,10 @@ ALONE = {
     "MiniMaxLightningAttention": "torch.split(qkv_states, self.head_dim, dim=3)",
     "GPTNeoXJapaneseAttention": "(self.num_attention_heads, 3 * self.head_size)",
     "Phi4MultimodalAttention": "qkv[..., query_pos : query_pos + self.num_key_value_heads * self.head_dim]",
+    "ZambaMambaMixer": "projected_states.view(batch_size, -1, 2, seq_len).chunk(2, dim=2)",
+    "DisentangledSelfAttention": "self.transpose_for_scores(qp).chunk(3, dim=-1)",
     "DbrxAttention": "self.num_key_value_heads * self.head_dim,\n",
+    "Exaone4_5_VisionAttention": ".split(\n            [self.q_dim, self.kv_dim, self.kv_dim], dim=-1",
 }
 LINES = [
     *((path, line) for path, rules in PACKED.items() if "kv_b_proj" in rules for line in LATENT),
@@ -385,7 +388,10 @@ LINES = [
         for line in STATE
     ),
     *((path, line) for path, rules in PACKED.items() if "x_proj" in rules for line in SELECTIVE),
-    *((path, ".chunk(2, dim=-1)") for path, rules in PACKED.items() if {"gate_up_proj", "Wi"} & set(rules)),
+    *((path, "2, dim=-1)") for path, rules in PACKED.items() if {"gate_up_proj", "Wi", "input_linear"} & set(rules)),
+    *((path, ".chunk(2, dim=-1)") for path, rules in PACKED.items() if "fc1" in rules),
+    *((path, "self.to_kv(") for path, rules in PACKED.items() if "to_kv" in rules),
+    *((path, "= torch.split(query_gate_states, [self.qk_head_dim") for path in PACKED if "AXK2" in path),
     *((path, "query_states, gate = torch.chunk(") for path, rules in PACKED.items() if "q_proj" in rules),
     *((path, "self.key_dim,") for path, rules in PACKED.items() if "in_proj_qkv" in rules),
     *((path, line) for end, line in ALONE.items() for path in PACKED if path.endswith(end)),
@@ -397,6 +403,93 @@ LINES = [
 @pytest.mark.parametrize(("path", "line"), LINES)
 def test_classes_of_one_row_cut_alike(path, line):
     assert line in source_of(path)
+
+
+IMAGES = [path for path, rules in PACKED.items() if "qkv" in rules and not path.startswith("timm")]
+
+
+@pytest.mark.parametrize("path", [path for path in IMAGES if "Exaone" not in path])
+def test_queries_keys_and_values_of_images_come_one_after_another(path):
+    """The axis of the three comes before that of the heads."""
+    assert re.search(r"(qkv|hidden_states?\))\s*\.reshape\(\s*(?:[\w *]+, )+3, self\.", source_of(path))
+
+
+# Everything that is named like several matrices in one
+
+FUSED = re.compile(
+    r"self\.(qkv|qkv_proj|c_attn|query_key_value|Wqkv|in_proj_qkv\w*|gate_up_proj|kv_b_proj|kv_a_proj_with_mqa|in_proj"
+    r"|input_linear|att_proj|Wi|to_kv)\s*=\s*"
+    r"\(?\s*(?:nn\.(?:Linear|Conv1d|Conv2d)|Conv1D)\("
+)
+# Of those the ones that are a single matrix, by what the forward pass does with all that it gives.
+WHOLE = {
+    f"transformers.models.{family}.modeling_{family}.{name}": line
+    for family, name, line in (
+        ("bark", "BarkMLP.in_proj", "hidden_states = self.gelu(hidden_states)"),
+        ("dac", "DacVectorQuantize.in_proj", "self.decode_latents(projected_latents)"),
+        ("kimi_k25", "Kimi_K25MultimodalProjection.in_proj", "hidden_states = self.act(hidden_states)"),
+        ("granite_speech", "GraniteSpeechCTCEncoder.input_linear", "hidden_states = layer(hidden_states"),
+        ("granite_speech_plus", "GraniteSpeechPlusCTCEncoder.input_linear", "hidden_states = layer("),
+        ("granite_speech5", "GraniteSpeech5Encoder.input_linear", "hidden_states = self.input_linear("),
+    )
+}
+
+
+def fused(text):
+    """(class, child) of all linear maps of a source text that are named like several matrices in one."""
+    classes = re.findall(r"^class (\w+)(?:\([^)]*\))?:\n(.*?)(?=^\S|\Z)", text, re.DOTALL | re.MULTILINE)
+    return {(name, child) for name, body in classes for child in FUSED.findall(body)}
+
+
+def test_no_matrix_that_is_named_like_several_is_missing():
+    """By the text of transformers' models, encoders and images too: each has a row, or a reason in ``WHOLE``."""
+    found = {
+        f"transformers.models.{path.parent.name}.{path.stem}.{name}.{child}"
+        for path in (Path(transformers.__file__).parent / "models").glob("*/modeling_*.py")
+        for name, child in fused(path.read_text("utf-8"))
+    }
+    rows = {f"{path}.{child}" for path, rules in PACKED.items() for child in rules}
+    assert len(found) > 100
+    assert found - rows - set(WHOLE) == set()
+    assert set(WHOLE) <= found - rows
+    assert all(line in source_of(child.rpartition(".")[0]) for child, line in WHOLE.items())
+
+
+def test_a_fused_matrix_without_a_row_is_found():
+    """The control."""
+    text = "class A(nn.Module):\n    def __init__(self):\n        self.qkv_proj = nn.Linear(4, 12)\n\n\ndef b():\n"
+    assert fused(text) == {("A", "qkv_proj")}
+
+
+LATENTS = {
+    "vocab_size": 61,
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 8,
+}
+LATENTS |= {"num_key_value_heads": 8, "q_lora_rank": 32, "kv_lora_rank": 16, "qk_nope_head_dim": 8, "v_head_dim": 6}
+LATENTS |= {"qk_rope_head_dim": 4, "n_routed_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32}
+LATENTS |= {"n_group": 1, "topk_group": 1, "first_k_dense_replace": 1, "bos_token_id": 0, "eos_token_id": 1}
+
+
+def test_the_latent_of_deepseek_3_2():
+    model = transformers.DeepseekV32ForCausalLM(transformers.DeepseekV32Config(**LATENTS, pad_token_id=2))
+    cut = {one.name.split(".")[-2]: (one.blocks, one.interleave, one.part) for one in find_roles(model)}
+    assert cut["q_a_proj"] == ((), 1, "rank down") and cut["q_b_proj"] == ((), 1, "rank up")
+    assert cut["kv_a_proj_with_mqa"] == ((16, 4), 1, "rank down")
+    assert cut["kv_b_proj"] == ((64, 48), 8, "rank up")
+
+
+def test_the_shared_experts_of_granite():
+    sizes = {"vocab_size": 61, "hidden_size": 64, "intermediate_size": 96, "shared_intermediate_size": 40}
+    sizes |= {"num_hidden_layers": 1, "num_attention_heads": 8, "num_key_value_heads": 8, "num_local_experts": 4}
+    config = transformers.GraniteMoeSharedConfig(**sizes, num_experts_per_tok=2, bos_token_id=0, eos_token_id=1)
+    model = restart_(transformers.GraniteMoeSharedForCausalLM(config))
+    shared, x = model.model.layers[0].shared_mlp, torch.randn(5, 64)
+    gate, up = matrices_of(model, "model.layers.0.shared_mlp.input_linear.weight")
+    made = shared.output_linear(shared.activation(x @ gate.T) * (x @ up.T))
+    torch.testing.assert_close(shared(x), made, atol=1e-4, rtol=1e-4)
 
 
 def test_mamba():

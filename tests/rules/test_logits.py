@@ -130,14 +130,23 @@ def slope(values):
 
 
 @pytest.mark.filterwarnings("ignore:.* is input and output in one")
-@pytest.mark.parametrize("family", ["gpt2", "llama"])
+@pytest.mark.parametrize("family", ["gpt2", "llama", "gemma2"])
 @pytest.mark.parametrize(("tie", "multiplier"), [(True, True), (False, False), (True, False)])
 def test_one_step_moves_the_logits_as_far_at_every_width(family, tie, multiplier):
-    """Tied with the multiplier, or untied; tied without it the step grows with the width."""
+    """Tied with the multiplier, or untied; tied without it the step grows with the width.
+
+    Gemma 2 multiplies its table by sqrt(width), so the step of the table is smaller by that, and the logits grow less.
+    """
     found = slope([moved(family, width, tie, multiplier) for width in WIDTHS])
     assert (abs(found) < 0.1) == (multiplier or not tie), found
     if tie and not multiplier:
-        assert found > 0.5
+        assert found > (0.15 if family == "gemma2" else 0.5)
+
+
+def test_half_of_the_multiplier_is_in_gemma_itself(monkeypatch):
+    """The control: with base_width / width, as for a table that is not multiplied, the logits move less and less."""
+    monkeypatch.setattr("moga.rules.logits.follows_width", lambda multiplier, width: False)
+    assert slope([moved("gemma2", width, True, True) for width in WIDTHS]) < -0.3
 
 
 def test_slope():
@@ -390,7 +399,7 @@ def test_a_compiled_model(compiled):
 def test_a_base_width_that_contradicts_the_config():
     model = tied()
     setattr(model.config, KEY, 0.5)
-    text = r"the config says that the logits are multiplied by 0.5 \(moga_logit_scale\), and base_width / width is 0.25"
+    text = r"says that the logits are multiplied by 0.5 \(moga_logit_scale\), and with this base_width it is 0.25"
     with pytest.raises(ValueError, match=text):
         moga.scale_logits_(model, base_width=16)
     assert logit_scale(moga.scale_logits_(model, base_width=32)) == 0.5

@@ -9,8 +9,10 @@ from moga.rules.transfer import (
     adamw_rate,
     branch_multiplier,
     effective_fan,
+    follows_width,
     initial_std,
     logit_multiplier,
+    table_factor,
     width_factor,
 )
 
@@ -68,6 +70,28 @@ def test_a_hidden_matrix_starts_at_one_plus_the_root_of_its_aspect(out, in_):
 def test_logit_multiplier(base_width, width, multiplier):
     assert logit_multiplier(base_width, width) == multiplier
     assert initial_std("tied", width, 9, logit_scale=multiplier) == pytest.approx(base_width**-0.5, rel=1e-12)
+
+
+@pytest.mark.parametrize("roots", [0, 1, 2])
+def test_what_a_model_does_by_roots_of_the_width_is_left_out_of_the_multiplier(roots):
+    """The step of a logit: multiplier * products that add up * step of an entry, with one root in either factor."""
+    steps = []
+    for width in (64, 256):
+        added_up = width / (math.sqrt(width) if roots == 2 else 1)
+        entry = 1 / (math.sqrt(width) if roots else 1)
+        steps.append(logit_multiplier(64, width, roots) * added_up * entry)
+    assert steps[0] == pytest.approx(steps[1], rel=1e-12)
+
+
+def test_a_lookup_that_the_model_multiplies():
+    assert initial_std("input", 64, 9, lookup=True, multiplier=12.0) == pytest.approx(1 / 12)
+    for logits in (1.0, 0.5):  # by sqrt(width): the start is 1 / sqrt(width); by a constant: as without it
+        assert initial_std("tied", 64, 9, logit_scale=logits, multiplier=8.0) == pytest.approx(1 / 8)
+        assert initial_std("tied", 64, 9, logit_scale=logits, multiplier=12.0) == pytest.approx((64 * logits) ** -0.5)
+    assert follows_width(table_factor(1152) * (1 + 2**-9), 1152)  # as bfloat16 rounds it
+    assert not follows_width(table_factor(1152) * 1.01, 1152)
+    with pytest.raises(ValueError, match="width must be a whole number of at least 1, the number of features; got 0"):
+        table_factor(0)
 
 
 @pytest.mark.parametrize(("base_width", "width", "word"), [(0, 4, "base_width"), (4, 2.0, "width"), (True, 4, "base_")])

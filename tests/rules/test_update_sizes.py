@@ -55,11 +55,15 @@ def random(tensor: Tensor, seed: int) -> Tensor:
     return torch.randn(tensor.shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
-def sizes(groups: list[dict[str, Any]], before: dict[Tensor, Tensor]) -> Iterator[tuple[str, Tensor]]:
-    """How far each logical matrix moved, in units of lr (and of the radius, where the recipe has one)."""
+def sizes(one: Decoder, groups: list[dict[str, Any]]) -> Iterator[tuple[str, Tensor]]:
+    """How far each logical matrix moved, in units of lr (and of the radius, where the recipe has one).
+
+    A table's rows are measured as the model passes them on.
+    """
+    multipliers = {assigned.name: assigned.multiplier for assigned in one.assignments}
     for group in groups:
         for name, parameter in zip(group["param_names"], group["params"], strict=True):
-            moved = parameter.detach() - before[parameter]
+            moved = (parameter.detach() - one.before[parameter]) * multipliers[name]
             blocks = logical_matrices(moved, group["layout"], group["blocks"], group["interleave"])
             for block, fan in zip(blocks, group["fan"], strict=True):
                 yield name, operator_norm(group).measure(block, fan=tuple(fan)) / (LR * group.get("radius", 1.0))
@@ -96,7 +100,7 @@ def stepped(family: str, case: str) -> tuple[list[tuple[str, Tensor]], dict[tupl
     one = decoder(family)
     groups = one.groups(case)
     moga.SteepestDescent(groups, lr=LR).step()
-    return list(sizes(groups, one.before)), places(one.assignments)
+    return list(sizes(one, groups)), places(one.assignments)
 
 
 @every_case
@@ -115,7 +119,7 @@ def test_a_scale_that_is_wrong_by_a_thousandth_is_seen():
     for group in groups:
         group["scale"] *= 1.001
     moga.SteepestDescent(groups, lr=LR).step()
-    for _, size in sizes(groups, one.before):
+    for _, size in sizes(one, groups):
         assert ((size - 1).abs() > 1e-4).all()
 
 
@@ -177,6 +181,7 @@ class Shared:
 
     storage: Storage
     words: dict[str, Any]
+    multiplier: float = 1.0
     places: list[tuple[str, int]] = field(default_factory=list)
     matrices: list[Tensor] = field(default_factory=list)
     grads: list[Tensor] = field(default_factory=list)
@@ -203,7 +208,7 @@ def restored(family: str, name: str) -> list[Shared]:
         words = {"role": one.role} | ({"kind": "lookup"} if one.lookup else {})
         weights, grads = pieces(one, decoded.before[one.parameter]), pieces(one, one.parameter.grad)
         for index, (matrix, grad) in enumerate(zip(weights, grads, strict=True)):
-            shared = found.setdefault(own.key(one, index, matrix), Shared(own, words))
+            shared = found.setdefault(own.key(one, index, matrix), Shared(own, words, one.multiplier))
             shared.places.append((one.name, index))
             shared.matrices.append(matrix)
             shared.grads.append(grad)
@@ -219,7 +224,9 @@ def moved(tensors: list[Shared], recipe: dict[str, Any], say_blocks: bool = True
         statements += [] if words in statements else [words]
         parameters[f"{statements.index(words)}.{index}"] = one.parameter()
     roles = {f"{index}.*": words for index, words in enumerate(statements)}
-    moga.SteepestDescent(moga.param_groups(list(parameters.items()), recipe, roles=roles), lr=LR).step()
+    known = {name: {"lr_scale": 1 / one.multiplier} for name, one in zip(parameters, tensors, strict=True)}
+    groups = moga.param_groups(list(parameters.items()), recipe, roles=roles, overrides=known)
+    moga.SteepestDescent(groups, lr=LR).step()
     found: dict[tuple[str, int], Tensor] = {}
     for parameter, one in zip(parameters.values(), tensors, strict=True):
         cut = one.storage.unpack(parameter.detach(), [len(matrix) for matrix in one.matrices if matrix.ndim])

@@ -29,9 +29,12 @@
     const text = document.createElement("span");
     text.className = "beyond";
     text.hidden = true;
-    text.textContent = "dual step goes beyond";
     plane.append(text);
-    return (shown) => { text.hidden = shown; };
+    return (fixed, dual) => { // the points of both steps
+      const out = Object.entries({ fixed, dual }).filter(([, points]) => !inside(points)).map(([name]) => name);
+      text.hidden = out.length === 0;
+      text.textContent = out.length === 2 ? "both steps go beyond" : `${out} step goes beyond`;
+    };
   };
 
   const ball = (norm) => circle.map((point) => times(1 / norm.size(point), point));
@@ -51,11 +54,12 @@
     draw("gradient", arrow(g));
     draw("dual", arrow(grown));
     draw("fixed", arrow(fixed));
-    beyond(inside([grown]));
+    beyond([fixed], [grown]);
     handle.move();
   };
 
-  const image = (W) => polygon(circle.map(([x, y]) => [W[0] * x + W[1] * y, W[2] * x + W[3] * y]));
+  const ellipse = (W) => circle.map(([x, y]) => [W[0] * x + W[1] * y, W[2] * x + W[3] * y]);
+  const image = (W) => polygon(ellipse(W));
   const spokes = (W) => columns(W).map((tip) => polygon([[0, 0], tip])).join("");
   const spot = (center) => polygon(circle.map(([x, y]) => [center[0] + 0.07 * x, center[1] + 0.07 * y]));
   const square = [[1, 1], [-1, 1], [-1, -1], [1, -1]];
@@ -71,8 +75,7 @@
     draw("columns", spokes(fixed));
     draw("first", spot(one));
     draw("second", spot(two));
-    const ends = circle.map(([x, y]) => [grown[0] * x + grown[1] * y, grown[2] * x + grown[3] * y]);
-    beyond(inside(ends));
+    beyond(ellipse(fixed), ellipse(grown));
   };
 
   const drawGradientMatrix = ({ draw, handles }) => {

@@ -40,18 +40,23 @@ const planes = (() => {
     return (layer, d) => paths[layer].setAttribute("d", d);
   };
 
-  const clamp = (x) => Math.min(LIMIT, Math.max(-LIMIT, x));
-  const snap = (x) => Math.round(clamp(x) / STEP) * STEP;
-  const tidy = (x) => Number(snap(x).toFixed(2)) || 0; // no -0, no 0.15000000000000002
+  const most = (x) => Math.max(LIMIT, Math.abs(x)); // a number that was typed may be larger than the picture
+  const tidy = (x, end = LIMIT) => {
+    const snapped = Number((Math.round(x / STEP) * STEP).toFixed(2)); // no 0.15000000000000002
+    return Math.min(end, Math.max(-end, snapped)) || 0; // no -0
+  };
   const visible = (point) => geometry.times(Math.min(1, LIMIT / geometry.largest(point)), point);
 
-  const KEYS = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowDown: [0, -1], ArrowUp: [0, 1] };
+  const KEYS = { // axis and way; Home and End go to the ends of the first axis, whose number the slider tells
+    ArrowLeft: [0, -1], ArrowRight: [0, 1], ArrowDown: [1, -1], ArrowUp: [1, 1], Home: [0, -Infinity], End: [0, Infinity],
+  };
 
   const describe = (button, name, point, text) => {
     const [x, y] = geometry.largest(point) > LIMIT ? visible(point) : point;
     button.style.left = `${50 + (50 * x) / REACH}%`;
     button.style.top = `${50 - (50 * y) / REACH}%`;
-    button.setAttribute("aria-valuenow", String(point[0]));
+    const told = { min: -most(point[0]), max: most(point[0]), now: point[0] };
+    for (const [key, value] of Object.entries(told)) button.setAttribute(`aria-value${key}`, String(value));
     button.setAttribute("aria-valuetext", `${name} = ${text}`);
   };
 
@@ -59,8 +64,9 @@ const planes = (() => {
   const makeHandle = (holder, { name, label, kind, tab, get, set, show }) => {
     const button = document.createElement("button");
     const told = { type: "button", class: `handle ${kind}`, role: "slider", "aria-label": label, tabindex: tab ? 0 : -1 };
-    const range = { "aria-valuemin": -LIMIT, "aria-valuemax": LIMIT, "aria-roledescription": "point to drag" };
-    for (const [key, value] of Object.entries({ ...told, ...range })) button.setAttribute(key, value);
+    for (const [key, value] of Object.entries({ ...told, "aria-roledescription": "point to drag" })) {
+      button.setAttribute(key, value);
+    }
     holder.append(button);
 
     const point = (event) => {
@@ -69,6 +75,7 @@ const planes = (() => {
       return [at((event.clientX - box.left) / box.width), at(1 - (event.clientY - box.top) / box.height)];
     };
     button.addEventListener("pointerdown", (event) => {
+      if (event.button !== 0) return;
       button.setPointerCapture(event.pointerId);
       button.focus({ preventScroll: true });
       event.preventDefault();
@@ -79,8 +86,9 @@ const planes = (() => {
     button.addEventListener("keydown", (event) => {
       const move = KEYS[event.key];
       if (!move || event.ctrlKey || event.metaKey || event.altKey) return;
+      const [axis, way] = move;
       const step = STEP * (event.shiftKey ? 10 : 1);
-      set(get().map((x, axis) => tidy(x + step * move[axis])));
+      set(get().map((x, index) => (index === axis ? tidy(x + step * way, most(x)) : x)));
       event.preventDefault();
     });
     const distance = (event) => Math.hypot(...point(event).map((x, axis) => x - get()[axis]));
@@ -106,6 +114,6 @@ const planes = (() => {
     });
   };
 
-  const inside = (points) => points.every((point) => geometry.largest(point) <= REACH);
+  const inside = (points) => points.every((point) => geometry.largest(point) <= REACH * (1 + 1e-9)); // up to rounding
   return { element, polygon, circle, arrow, makePlane, makeHandle, pressMoves, inside, LIMIT };
 })();

@@ -30,7 +30,7 @@ class Atom:
     ``mass`` 0 is a weight that is not trained: it has no size and takes no step. ``sensitivity`` is 1 for a weight of
     size 1 in the norm, since that is what the norm measures.
 
-    Raises ValueError for a mass that is negative and a sensitivity that is not positive.
+    Raises ValueError for a mass that is negative, a sensitivity that is not positive, and as :class:`Layer` does.
     """
 
     name: str
@@ -44,6 +44,17 @@ class Atom:
 
     def __post_init__(self) -> None:
         _check(self.mass, self.sensitivity)
+        self.layer(1.0)  # raises here, where the norm and the fans are given
+
+    def layer(self, coefficient: float) -> Layer:
+        """The weight as a layer of a network.
+
+        >>> from moga.geometry.norms import norm
+        >>> Atom("w", norm("row")).layer(2.0).coefficient
+        2.0
+        """
+        stored = (self.layout, self.blocks, self.fan)
+        return Layer(self.name, self.norm, *stored, coefficient, self.interleave)
 
 
 @dataclass(frozen=True)
@@ -96,7 +107,7 @@ Module = Atom | Bond | Composition | Concatenation
 def compose(*parts: Module, mass: float | None = None) -> Composition:
     """The parts one after the other; ``mass`` replaces the sum of their masses, without a change among them.
 
-    Raises ValueError for no parts and a negative mass.
+    Raises ValueError for no parts and a negative mass, TypeError for a part that is no module.
 
     >>> from moga.geometry.norms import norm
     >>> layer = Atom("w", norm("spectral"))
@@ -132,8 +143,9 @@ def modular_norm(tree: Module) -> NetworkNorm:
     tensor([[0.3333, 0.0000],
             [0.0000, 0.3333]])
 
-    Raises ValueError for a tree without mass and a name that occurs twice.
+    Raises ValueError for a tree without mass and a name that occurs twice, TypeError for what is no module.
     """
+    _check_modules("modular_norm", tree)
     if tree.mass == 0:
         raise ValueError("the tree has no mass: no weight of it is trained. Give an Atom a mass above 0")
     return NetworkNorm(unique(list(_layers(tree, 1.0))))
@@ -142,8 +154,7 @@ def modular_norm(tree: Module) -> NetworkNorm:
 def _layers(module: Module, coefficient: float) -> Iterator[Layer]:
     """The weights below a module whose own norm has that coefficient in the whole; mass 0 has coefficient 0."""
     if isinstance(module, Atom):
-        stored = (module.layout, module.blocks, module.fan)
-        yield Layer(module.name, module.norm, *stored, coefficient, module.interleave)
+        yield module.layer(coefficient)
     elif not isinstance(module, Bond):
         total = sum(part.mass for part in module.parts)  # without the mass that was given: shares stay as they were
         for i, part in enumerate(module.parts):
@@ -155,10 +166,17 @@ def _layers(module: Module, coefficient: float) -> Iterator[Layer]:
 def _total(what: str, parts: tuple[Module, ...], mass: float | None) -> float:
     if not parts:
         raise ValueError(f"{what} needs at least one module")
+    _check_modules(what, *parts)
     total = sum(part.mass for part in parts)
     if mass is not None and not (math.isfinite(mass) and mass >= 0 and (total or not mass)):
         raise ValueError(f"mass must be a finite number of at least 0, and 0 where no part has any; got {mass}")
     return total if mass is None else mass
+
+
+def _check_modules(what: str, *parts: object) -> None:
+    for part in parts:
+        if not isinstance(part, Module):
+            raise TypeError(f"{what} takes modules: Atom, Bond, or what compose and concatenate make; got {part!r}")
 
 
 def _check(mass: float, sensitivity: float) -> None:

@@ -54,7 +54,8 @@ class Flattened:
 class Layer:
     """One stored tensor of a network: the norm of its logical matrices, how they are stored, and its coefficient.
 
-    Raises ValueError for a number of fans that fits neither one block nor all.
+    Raises ValueError for a number of fans that fits neither one block nor all, TypeError for what is no norm of
+    matrices, or one without a direction.
     """
 
     name: str
@@ -66,6 +67,11 @@ class Layer:
     interleave: int = 1  # units along out in which the blocks are interleaved, as in geometry/layout.py
 
     def __post_init__(self) -> None:
+        if not isinstance(self.norm, OperatorNorm | Flattened):
+            raise TypeError(
+                f"layer {self.name!r} needs a norm of matrices that has a direction, such as moga.norm('row'); got "
+                f"{self.norm!r}"
+            )
         if len(self.fan) not in (0, 1, max(1, len(self.blocks))):
             raise ValueError(
                 f"layer {self.name!r} has {len(self.fan)} fans for {max(1, len(self.blocks))} blocks; give one per "
@@ -175,7 +181,8 @@ def block_norm(groups: Sequence[Mapping[str, Any]]) -> NetworkNorm:
     (numbers where a group has no ``param_names``), in the order of the groups. A group's ``scale``, learning rate and
     decay do not enter: they say how large a step is taken, not how large it is.
 
-    Raises ValueError for a group that lacks "norm" or "layout", an unknown norm, and a name that occurs twice.
+    Raises ValueError for a group that lacks "norm" or "layout", an unknown norm, a name that occurs twice, and names
+    of another number than the parameters.
 
     >>> groups = [
     ...     {"params": [torch.zeros(4, 2)], "param_names": ["up"], "norm": "row", "layout": "out,in"},
@@ -194,6 +201,11 @@ def block_norm(groups: Sequence[Mapping[str, Any]]) -> NetworkNorm:
         fan = tuple((int(out), int(in_)) for out, in_ in group.get("fan", ()))
         first = len(layers)
         names = group.get("param_names") or [str(first + i) for i in range(len(group["params"]))]
+        if len(names) != len(group["params"]):
+            raise ValueError(
+                f"a parameter group has {len(group['params'])} params and {len(names)} param_names; give one name for "
+                "each, or none"
+            )
         words = {"interleave": group.get("interleave", 1), "blocks": tuple(group.get("blocks", ())), "fan": fan}
         layers += [Layer(name, rule, group["layout"], **words) for name in names]
     return NetworkNorm(unique(layers))

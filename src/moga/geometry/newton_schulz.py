@@ -56,8 +56,8 @@ GRAM_RATIO = 1.5
 # instead of n^2. Fewer rows, and the product of a block runs below the machine's speed.
 BLOCK = 192
 
-# Below that many rows there is little to save, and no averaging of rounding errors: pairs in bfloat16 leave some 2 x 4
-# matrices at 1.25 that end below 1.21 in the plain form, as those of 64 rows and more do in either.
+# Below that many rows there is little to save, and no averaging of rounding errors: pairs in bfloat16 leave some 16 x
+# 16 matrices at 1.25 that end below 1.21 in the plain form.
 PAIRED = 64
 
 
@@ -97,9 +97,10 @@ def gram_iteration(X: Tensor, rows: Sequence[Coefficients], runs: Sequence[int] 
 
     ``runs`` says how many steps are taken at a time, 1 or 2; by default two, and where the number of steps is odd the
     second turn is a single step: 2, 1, 2, ... Two steps are taken in the Gram matrix ``R = X X^T`` of the short side.
-    The first is ``X -> Z1 X``, so ``R -> Z1 R Z1``; the second is then found from ``R`` alone, and ``X -> Z2 Z1 X`` is
-    applied once. All short products are polynomials of one matrix: symmetric. Multiples of the identity are left out
-    of ``Z = a I + P`` and meet their factor within a product, with one rounding.
+    The first is ``X -> Z1 X``, so ``R -> Z1 R Z1``, with one factor from either side: ``(R Z1) Z1`` lets both multiply
+    the rounding error of ``R Z1`` from the right, and some matrices then diverge. The second is found from ``R`` alone,
+    and ``X -> Z2 Z1 X`` is applied once. All short products are polynomials of one matrix: symmetric. Multiples of the
+    identity are left out of ``Z = a I + P`` and meet their factor within a product, with one rounding.
 
     Each run ends with a restart, ``R`` anew from ``X``: rounding makes ``R`` indefinite by a multiple of the precision,
     each ``Z R Z`` multiplies that by up to ``a^2`` (68 in the first step of polar-express, 16 in the next two), and a
@@ -125,11 +126,11 @@ def gram_iteration(X: Tensor, rows: Sequence[Coefficients], runs: Sequence[int] 
         if run == 2:
             second, b, c = rows[start + 1]
             R = symmetric_product(R, P, R, a)
-            R = symmetric_product(R, P, R, a)
+            R = symmetric_product(P, R, R, a)  # Z (R Z), not (R Z) Z
             P2 = symmetric_product(R, R, R, b, c) if c else b * R
             P = symmetric_product(P2, P, P2, a).add_(P, alpha=second)  # (a2 I + P2)(a I + P) less the identity
             a *= second
-        X = _product(X.mT, P, X.mT, a).mT if stands else _product(P, X, X, a)  # in the memory order of X
+        X = _product(X.mT, P.mT, X.mT, a).mT if stands else _product(P, X, X, a)  # in the memory order of X
         start += run
     return X
 

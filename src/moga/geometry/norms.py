@@ -163,9 +163,9 @@ class OperatorNorm:
         tensor([[0.4243, 0.0000],
                 [0.5657, 0.0000]])
         """
-        if G.numel() == 0:
-            return torch.zeros_like(G)
         W = as_matrix(G)
+        if W.numel() == 0:
+            return torch.zeros_like(G)
         return (NORMS[self.name].direction(W, self.p, self.q) * self._scale_of(W, fan)).to(G.dtype)
 
     def _scale_of(self, W: Tensor, fan: tuple[int, int] | None) -> float:
@@ -203,7 +203,7 @@ def check_exponents(**exponents: object) -> None:
     >>> check_exponents(p=INF, q=None)
     """
     for letter, value in exponents.items():
-        if not (value is None or isinstance(value, Real)):
+        if not (value is None or isinstance(value, Real)) or isinstance(value, bool):
             raise TypeError(f"{letter} must be a number, inf included; got {value!r}")
 
 

@@ -55,7 +55,8 @@ def vector_norm(x: Tensor, p: float, dim: int) -> Tensor:
 def vector_direction(x: Tensor, p: float, dim: int) -> Tensor:
     """The ``d`` along ``dim`` with conjugate norm 1 and ``<x, d> = |x|_p``; zero where ``x`` is zero.
 
-    It is ``sign(x) |x|^(p-1) / |x|_p^(p-1)``; at p = inf the largest entries share the step.
+    It is ``sign(x) |x|^(p-1) / |x|_p^(p-1)``; at p = inf the largest entries share the step. The powers are of entries
+    of at most 1 and the root comes last, so that an exponent of 1e5 does not raise the rounding of a size to it.
 
     >>> vector_direction(torch.tensor([3.0, -4.0]), 2, dim=-1)
     tensor([ 0.6000, -0.8000])
@@ -69,10 +70,10 @@ def vector_direction(x: Tensor, p: float, dim: int) -> Tensor:
     if p == INF:
         largest = (unit.abs() == 1).to(x.dtype)
         return unit * largest / nonzero(largest.sum(dim, keepdim=True))
-    size = torch.linalg.vector_norm(unit, p, dim=dim, keepdim=True)
     if p == 2:
-        return unit / nonzero(size)
-    return unit.sign() * (unit.abs() / nonzero(size)) ** (p - 1)
+        return unit / nonzero(torch.linalg.vector_norm(unit, p, dim=dim, keepdim=True))
+    total = (unit.abs() ** p).sum(dim, keepdim=True)
+    return unit.sign() * unit.abs() ** (p - 1) / nonzero(total) ** ((p - 1) / p)
 
 
 def signs(x: Tensor) -> Tensor:

@@ -72,12 +72,12 @@ def shampoo(G: Sequence[Tensor], states: States, step: Step) -> list[Tensor]:
     """``A^(-1/4) G B^(-1/4)`` with ``A += G G^T`` and ``B += G^T G`` for each matrix (arXiv 1802.09568)."""
     matrices = stacks(step.masked(G, [0.0] * len(G)), step.group)
     together = blocks_in(matrices, step.group)
-    directions, first = [], 0
+    directions, first, least = [], 0, step.group["damping"]
     for X in matrices:
         wide = X.double() if together else X.double().unsqueeze(-3)
         left = _accumulate(states, "left", first, wide @ wide.mT)
         right = _accumulate(states, "right", first, wide.mT @ wide)
-        D = inverse_fourth_root(left) @ wide @ inverse_fourth_root(right)
+        D = inverse_fourth_root(left, least) @ wide @ inverse_fourth_root(right, least)
         directions.append(D.reshape(X.shape).to(X.dtype))
         first += wide.shape[-3]
     return unstack(directions, step.group, G[0].shape)
@@ -93,8 +93,11 @@ def _accumulate(states: States, side: str, first: int, products: Tensor) -> Tens
     return torch.stack(rows)
 
 
-def inverse_fourth_root(A: Tensor) -> Tensor:
+def inverse_fourth_root(A: Tensor, least: float = 0.0) -> Tensor:
     """``A^(-1/4)`` of symmetric positive definite matrices (..., n, n); NaN where A holds NaN or Inf.
+
+    ``least`` is a number that no eigenvalue is below. What rounding hides, n units in the last place of the largest
+    eigenvalue, is lifted to there too: its root is then far below that of any true direction, instead of Inf.
 
     >>> inverse_fourth_root(torch.diag(torch.tensor([16.0, 81.0], dtype=torch.float64))).diagonal()
     tensor([0.5000, 0.3333], dtype=torch.float64)
@@ -102,7 +105,9 @@ def inverse_fourth_root(A: Tensor) -> Tensor:
     finite = torch.isfinite(A).all(-1, keepdim=True).all(-2, keepdim=True)
     # eigh raises where a matrix is not finite; a step has to let it through instead
     values, vectors = torch.linalg.eigh(torch.where(finite, A, torch.eye(A.shape[-1], dtype=A.dtype, device=A.device)))
-    root = (vectors * values.clamp(min=torch.finfo(A.dtype).tiny).pow(-0.25).unsqueeze(-2)) @ vectors.mT
+    info = torch.finfo(A.dtype)
+    floor = (A.shape[-1] * info.eps * values[..., -1:]).clamp(min=max(least, info.tiny))
+    root = (vectors * torch.maximum(values, floor).pow(-0.25).unsqueeze(-2)) @ vectors.mT
     return torch.where(finite, root, torch.full_like(root, torch.nan))
 
 

@@ -10,6 +10,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from moga.geometry.polar import work_dtype
 from moga.optim.checks import named
 from moga.optim.distributed.exchange import group_of
 from moga.optim.matrices import Group
@@ -31,7 +32,9 @@ def all_finite(
     >>> all_finite([{"params": [w]}], {w: torch.tensor([1.0, torch.inf])}, "skip", {})
     tensor(False)
     """
-    found = [(name, grads[weight]) for group in groups for name, weight in named(group) if weight in grads]
+    found = [
+        (name, _as_used(grads[weight], weight)) for group in groups for name, weight in named(group) if weight in grads
+    ]
     for name, grad in found:
         if grad.is_sparse:
             raise RuntimeError(f"parameter {name!r} has a sparse gradient; use sparse=False in its nn.Embedding")
@@ -49,6 +52,12 @@ def all_finite(
             'nonfinite="skip"'
         )
     return ok
+
+
+def _as_used(grad: Tensor, weight: Tensor) -> Tensor:
+    """A float64 gradient beside a narrower weight is finite if it is so in the arithmetic of the step."""
+    wide = work_dtype(weight.dtype)
+    return grad.to(wide) if grad.dtype == torch.float64 != wide else grad
 
 
 def _everywhere(ok: Tensor, places: Mapping[Tensor, Any]) -> Tensor:

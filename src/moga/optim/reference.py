@@ -32,7 +32,7 @@ def _new_weight(W: Tensor, G: Tensor, state: State, group: Group, lr: float, noi
         D = _adam(G, state, group, noise) if group["norm"] == "adam" else _rmsprop(G, state, group, noise)
         return (1 - lr * wd) * W - lr * _join([s * X for X, s, _ in _matrices(D, group)], group, W)
     if group["norm"] == "shampoo":
-        D = _join([s * _shampoo(X, place, state) for X, s, place in _matrices(G, group)], group, W)
+        D = _join([s * _shampoo(X, place, state, group["damping"]) for X, s, place in _matrices(G, group)], group, W)
         return (1 - lr * wd) * W - lr * D
     if group["constraint"] == "row_magnitude":
         return _muown(W, G, state, group, lr, noise)
@@ -113,13 +113,15 @@ def _rmsprop(G: Tensor, state: State, group: Group, noise: Noise | None) -> Tens
     return torch.where(v + group["eps"] == 0, torch.zeros_like(D), D)
 
 
-def _shampoo(G: Tensor, place: Place, state: State) -> Tensor:
+def _shampoo(G: Tensor, place: Place, state: State, damping: float) -> Tensor:
     block, i = place
     X, roots = G.double(), []
     for side, product in (("left", X @ X.mT), ("right", X.mT @ X)):
         sums = state[f"{side}_{block}"].view(-1, *product.shape)[i]
         sums += product
-        values, vectors = torch.linalg.eigh(sums)
+        values, vectors = torch.linalg.eigh(sums)  # below a floor they are rounding
+        floor = len(values) * torch.finfo(values.dtype).eps * values[-1:]
+        values = torch.maximum(values, floor.clamp(min=damping))
         roots.append(vectors @ torch.diag(values**-0.25) @ vectors.mT)
     D: Tensor = roots[0] @ X @ roots[1]
     return D.to(G.dtype)

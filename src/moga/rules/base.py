@@ -1,9 +1,9 @@
 """What is remembered of a base, the model at whose width somebody tuned: sizes and roles by name, as plain data.
 
-A base is another model, the config of one, or the JSON that :func:`save_base` wrote. Parameters are found by their
-names without what wrappers put in (DistributedDataParallel, FSDP, torch.compile, activation checkpointing, a module
-that holds the model). A layer that the base lacks takes the sizes of the base's layers: of those whose name differs in
-nothing but numbers, if they all agree.
+A base is another model, the config of one, or the JSON that :func:`save_base` wrote. Frozen parameters count: a base
+needs shapes, not gradients. Parameters are found by their names without what wrappers put in (DistributedDataParallel,
+FSDP, torch.compile, activation checkpointing, a module that holds the model). A layer that the base lacks takes the
+sizes of the base's layers: of those whose name differs in nothing but numbers, if they all agree.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ import fnmatch
 import json
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,15 +23,14 @@ import torch
 from torch import Tensor, nn
 
 from moga.geometry.layout import logical_matrices
-from moga.rules.logits import logit_scale
+from moga.rules.heads import heads_of
+from moga.rules.hooks import config_of
+from moga.rules.logits import KEY, logit_scale
 from moga.rules.roles import Assignment, OpenRoles, find_roles
+from moga.rules.storage import stored_tensors
 
 VERSION = 1  # of the saved form
 WRAPPERS = ("module", "_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module")
-# An attention module's attributes: the features of one head, and what multiplies the products of queries and keys.
-# (Falcon's and BLOOM's inv_norm_factor is not one of them: Falcon reads it in only some of its paths.)
-HEAD_SIZES = ("qk_head_dim", "head_dim", "head_size")
-HEAD_SCALES = ("scaling", "softmax_scale")
 
 Sizes = tuple[tuple[int, int, int], ...]  # (number of matrices, out, in) of each logical block
 Base = Any  # a model, (name, tensor) pairs, a config, the dict or the path of what save_base wrote
@@ -47,6 +47,7 @@ class Matrix:
     interleave: int
     lookup: bool
     role: str
+    multiplier: float = 1.0  # by which the model itself multiplies the rows of a lookup
 
     @property
     def sizes(self) -> Sizes:
@@ -62,8 +63,8 @@ class Matrix:
 
 def as_matrix(one: Assignment, role: str) -> Matrix:
     """What is remembered of an assignment."""
-    names = tuple(plain_name(name) for name in one.aliases)
-    return Matrix(names, tuple(one.parameter.shape), one.layout, one.blocks, one.interleave, one.lookup, role)
+    names, shape = plain_names(one.aliases), tuple(one.parameter.shape)
+    return Matrix(names, shape, one.layout, one.blocks, one.interleave, one.lookup, role, one.multiplier)
 
 
 @dataclass(frozen=True)
@@ -83,6 +84,23 @@ def plain_name(name: str) -> str:
     'h.0.mlp.weight'
     """
     return ".".join(part for part in name.split(".") if part not in WRAPPERS)
+
+
+def plain_names(names: Sequence[str]) -> tuple[str, ...]:
+    """All names of one parameter without what wrappers put in, where ``module`` may be an attribute of the model's own.
+
+    A wrapper's ``module`` is told by a shorter name of the same parameter, which is the one inside of the wrapper.
+
+    >>> plain_names(["h.module.weight"]), plain_names(["h.weight", "module.h.weight"])
+    (('h.module.weight',), ('h.weight',))
+    """
+    shortest: dict[str, str] = {}
+    for name in sorted(names, key=len):
+        shortest.setdefault(plain_name(name), name)
+    inside = (name for name in names if name in shortest.values())
+    return tuple(
+        ".".join(part for part in name.split(".") if part == "module" or part not in WRAPPERS) for name in inside
+    )
 
 
 def any_layer(name: str) -> str:
@@ -111,26 +129,39 @@ def assignments(
 
 
 def record_of(model: nn.Module | Iterable[tuple[str, Tensor]], roles: Mapping[str, str] | None = None) -> Record:
-    """What is remembered of a model; of weights on the meta device too, of which there are only the shapes."""
-    found, still_open = assignments(model, roles)
+    """What is remembered of a model; of weights on the meta device too, of which there are only the shapes.
+
+    The multiplier of the logits is that of the model, or the one that its config remembers: a base is not run.
+    """
+    with _thawed(model, roles or {}):
+        found, still_open = assignments(model, roles)
     unsettled = still_open.names if still_open else []
     matrices = tuple(
         as_matrix(one, "" if one.name in unsettled else one.role) for one in found if one.layout != "vector"
     )
     if not isinstance(model, nn.Module):
         return Record("list", matrices, {})
-    return Record(type(model).__name__, matrices, heads_of(model), logit_scale(model) or 1.0)
+    multiplier = logit_scale(model) or getattr(config_of(model), KEY, None) or 1.0
+    heads = {plain_name(name): head for name, head in heads_of(model).items()}
+    return Record(type(model).__name__, matrices, heads, float(multiplier))
 
 
-def heads_of(model: nn.Module) -> dict[str, tuple[int, float]]:
-    """(features of a head, scale of the products of queries and keys or 0 if unknown) of each attention module."""
-    found = {}
-    for name, module in model.named_modules():
-        sizes = [size for key in HEAD_SIZES if isinstance(size := getattr(module, key, None), int)]
-        scales = [scale for key in HEAD_SCALES if isinstance(scale := getattr(module, key, None), float)]
-        if sizes:
-            found[plain_name(name)] = (sizes[0], scales[0] if scales else 0.0)
-    return found
+@contextmanager
+def _thawed(model: nn.Module | Iterable[tuple[str, Tensor]], roles: Mapping[str, str]) -> Iterator[None]:
+    """Have the frozen parameters count as trainable for a while, if their modules or ``roles`` say what they are."""
+    frozen = [
+        one.tensor
+        for one in (stored_tensors(model) if isinstance(model, nn.Module) else ())
+        if not one.tensor.requires_grad and one.tensor.is_floating_point()
+        if (one.certain and one.kind != "unknown") or any(fnmatch.filter(one.names, pattern) for pattern in roles)
+    ]
+    try:
+        for tensor in frozen:
+            tensor.requires_grad_(True)
+        yield
+    finally:
+        for tensor in frozen:
+            tensor.requires_grad_(False)
 
 
 def save_base(
@@ -164,7 +195,7 @@ def save_base(
     return saved
 
 
-FIELDS = ("shape", "layout", "blocks", "interleave", "lookup", "role")
+FIELDS = ("shape", "layout", "blocks", "interleave", "lookup", "role", "multiplier")
 
 
 def _rows(matrices: Iterable[Matrix]) -> list[dict[str, Any]]:

@@ -8,7 +8,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from moga.rules.families import kinds
-from moga.rules.places import placed_outputs
+from moga.rules.places import placed_outputs, placed_routers
 
 INPUT_GETTERS = ("get_input_embeddings",)
 OUTPUT_GETTERS = ("get_output_embeddings", "get_classifier")
@@ -108,20 +108,23 @@ def declared_adapters(model: nn.Module) -> dict[int, str]:
     }
 
 
-def declared_routers(model: nn.Module) -> set[int]:
+def declared_routers(model: nn.Module) -> tuple[set[int], set[int]]:
     """Identities of the weights from which a model records the scores of its experts, its ``router_logits``.
 
-    The classes are those that transformers' models list under that name. The router is the one matrix that such a
-    module holds itself, or else the only one inside of it; a mixture, which may record its scores too, holds more.
+    The classes are those that transformers' models list under that name. The router is what the table ``ROUTERS`` of
+    ``rules/places.py`` names, or the one matrix that such a module holds itself, or the only one inside of it. The
+    second set has the matrices of the modules that hold more, none of which is known to be the router.
     """
-    kinds = {kind for module in model.modules() for kind in _recorded(module)}
-    found = set()
-    for module in model.modules():
-        if isinstance(module, tuple(kinds)):
-            own = [parameter for parameter in module.parameters(recurse=False) if parameter.ndim == 2]
-            matrices = own or [parameter for parameter in module.parameters() if parameter.ndim > 1]
-            found |= {id(matrices[0])} if len(matrices) == 1 else set()
-    return found
+    recorded = tuple({kind for module in model.modules() for kind in _recorded(module)})
+    modules, adapters = [module for module in model.modules() if isinstance(module, recorded)], declared_adapters(model)
+    inside = [{id(one) for one in module.parameters() if one.ndim > 1} - set(adapters) for module in modules]
+    found = {router for pair in zip(modules, inside, strict=True) for router in _routers(*pair)}
+    return found, {one for matrices in inside if not matrices & found for one in matrices}
+
+
+def _routers(module: nn.Module, matrices: set[int]) -> set[int]:
+    own = {id(parameter) for parameter in module.parameters(recurse=False) if parameter.ndim == 2} or matrices
+    return placed_routers(module) or (own if len(own) == 1 else set())
 
 
 def _recorded(module: nn.Module) -> Iterator[type]:

@@ -72,14 +72,21 @@ def _query_and_gate(module: Any, out: int) -> Packed:
 
 
 def _latent_down(module: Any, out: int) -> Packed:
-    """The latent of keys and values, and the one rotary key that all heads share."""
-    return Packed((module.kv_lora_rank, module.qk_rope_head_dim), part="rank down")
+    """The latent of keys and values, and the one rotary key that all heads share, which layers may lack."""
+    sizes = (module.kv_lora_rank, module.qk_rope_head_dim)
+    return Packed(sizes if module.qk_rope_head_dim else (), part="rank down")
 
 
 def _latent_up(module: Any, out: int) -> Packed:
     """Per head the part of the key without position, then the value."""
     heads = module.num_heads
     return Packed((heads * module.qk_nope_head_dim, heads * module.v_head_dim), heads, "rank up")
+
+
+def _latent_query_and_gate(module: Any, out: int) -> Packed:
+    """Per head the query, then the gate of its values."""
+    heads = module.num_heads
+    return Packed((heads * module.qk_head_dim, heads * module.v_head_dim), heads, "rank up")
 
 
 def _mamba2(module: Any, out: int) -> Packed:
@@ -108,6 +115,8 @@ def paths(classes: str, value: Row) -> dict[str, Row]:
     return {f"transformers.models.{family}.modeling_{family}.{name}": value for family, name in names}
 
 
+LATENT: dict[str, Rule] = {"kv_a_proj_with_mqa": _latent_down, "kv_b_proj": _latent_up}
+
 PACKED: dict[str, Mapping[str, Rule]] = {
     **paths(
         "gpt2.GPT2Attention imagegpt.ImageGPTAttention openai.Attention "
@@ -127,22 +136,41 @@ PACKED: dict[str, Mapping[str, Rule]] = {
     **paths("bark.BarkSelfAttention", {"att_proj": _equal(3)}),
     **paths("phi3.Phi3Attention phi4_multimodal.Phi4MultimodalAttention", {"qkv_proj": _phi3}),
     **paths(
-        "phi3.Phi3MLP phi4_multimodal.Phi4MultimodalMLP glm.GlmMLP glm4.Glm4MLP dia.DiaMLP",
+        "phi3.Phi3MLP phi4_multimodal.Phi4MultimodalMLP phi4_multimodal.Phi4MultimodalAudioMLP glm.GlmMLP glm4.Glm4MLP "
+        "glm4v.Glm4vTextMLP glm_image.GlmImageTextMLP glm_ocr.GlmOcrTextMLP dia.DiaMLP zamba2.Zamba2MLP "
+        "esmfold2.EsmFold2SwiGLU minimax_m3_vl.MiniMaxM3VLDenseMLP dots3_note.Dots3NoteAudioMLP",
         {"gate_up_proj": _equal(2)},
     ),
+    **paths(
+        "granitemoeshared.GraniteMoeSharedMLP granitemoehybrid.GraniteMoeHybridMLP granitemoe_swa.GraniteMoeSWAMLP",
+        {"input_linear": _equal(2)},
+    ),
+    **paths(
+        "exaone4_5.Exaone4_5_VisionAttention",
+        {"qkv": lambda m, out: Packed((m.q_dim, m.kv_dim, m.kv_dim), part="few heads" if m.kv_dim < m.q_dim else "")},
+    ),
+    **paths(
+        "evolla.EvollaSequenceCompressorAttention granite_speech.GraniteSpeechConformerAttention "
+        "granite_speech_plus.GraniteSpeechPlusConformerAttention",
+        {"to_kv": _equal(2)},
+    ),
+    **paths("deberta.DisentangledSelfAttention", {"in_proj": _by_head(lambda m: m.num_attention_heads)}),
+    **paths("zamba.ZambaMambaMixer", {"in_proj": lambda m, out: Packed((out // 2,) * 2, out // 2)}),  # every other row
+    **paths("moonshine.MoonshineDecoderMLP", {"fc1": _equal(2)}),
     **paths("modernbert_decoder.ModernBertDecoderMLP modernbert.ModernBertMLP", {"Wi": _equal(2)}),
     **paths("modernbert.ModernBertAttention", {"Wqkv": _equal(3)}),
     **paths("opt.OPTDecoder", {"project_in": _part("rank up"), "project_out": _part("rank down")}),
+    **paths("zaya.ZayaRouter", {"down_proj": _part("rank down")}),
     **paths(
         "deepseek_v2.DeepseekV2Attention deepseek_v3.DeepseekV3Attention glm4_moe_lite.Glm4MoeLiteAttention "
-        "longcat_flash.LongcatFlashMLA minicpm3.MiniCPM3Attention youtu.YoutuAttention",
-        {
-            "q_a_proj": _part("rank down"),
-            "q_b_proj": _part("rank up"),
-            "kv_a_proj_with_mqa": _latent_down,
-            "kv_b_proj": _latent_up,
-        },
+        "longcat_flash.LongcatFlashMLA minicpm3.MiniCPM3Attention youtu.YoutuAttention axk1.AXK1Attention "
+        "bailing_hybrid.BailingHybridAttention deepseek_v32.DeepseekV32Attention dots3_note.Dots3NoteTextAttention "
+        "glm5_next.Glm5NextTextAttention glm_moe_dsa.GlmMoeDsaAttention hy_v4.HYV4Attention hy_v4_vl.HYV4VLAttention "
+        "kimi_linear.KimiLinearAttention mistral4.Mistral4Attention",
+        {"q_a_proj": _part("rank down"), "q_b_proj": _part("rank up"), **LATENT},
     ),
+    **paths("mistral_large4.MistralLarge4TextAttention", LATENT),
+    **paths("axk2.AXK2Attention", {"q_a_proj": _part("rank down"), "q_gate_proj": _latent_query_and_gate, **LATENT}),
     **paths(
         "mamba2.Mamba2Mixer bamba.BambaMixer falcon_h1.FalconH1Mixer granitemoehybrid.GraniteMoeHybridMambaLayer "
         "nemotron_h.NemotronHMamba2Mixer zamba2.Zamba2MambaMixer",
@@ -153,7 +181,8 @@ PACKED: dict[str, Mapping[str, Rule]] = {
         {"in_proj": _equal(2), "x_proj": _mamba_selective, "dt_proj": _part("rank up")},
     ),
     **paths(
-        "qwen3_next.Qwen3NextAttention qwen3_5.Qwen3_5Attention qwen3_5_moe.Qwen3_5MoeAttention",
+        "qwen3_next.Qwen3NextAttention qwen3_5.Qwen3_5Attention qwen3_5_moe.Qwen3_5MoeAttention "
+        "qwen4_exp.Qwen4ExpTextAttention",
         {"q_proj": _query_and_gate},
     ),
     **paths(
@@ -164,11 +193,33 @@ PACKED: dict[str, Mapping[str, Rule]] = {
         },
     ),
     **paths(
-        "qwen3_5.Qwen3_5GatedDeltaNet qwen3_5_moe.Qwen3_5MoeGatedDeltaNet",
+        "qwen3_5.Qwen3_5GatedDeltaNet qwen3_5_moe.Qwen3_5MoeGatedDeltaNet lara_mini.LaraMiniGatedDeltaNet "
+        "qwen4_exp.Qwen4ExpTextGatedDeltaNet",
         {"in_proj_qkv": lambda m, out: Packed((m.key_dim, m.key_dim, m.value_dim))},
     ),
     **paths("codegen.CodeGenAttention", {"qkv_proj": _by_head(lambda m: m.mp_num)}),
-    **paths("lfm2.Lfm2ShortConv lfm2_moe.Lfm2MoeShortConv", {"in_proj": _equal(3)}),
+    **paths(
+        "lfm2.Lfm2ShortConv lfm2_moe.Lfm2MoeShortConv lfm3.Lfm3ShortConv lfm3_vl.Lfm3VlVisionShortConv",
+        {"in_proj": _equal(3)},
+    ),
+    **paths(
+        "blip.BlipAttention blip_2.Blip2Attention cohere_compass.CohereCompassVisionAttention "
+        "deepseek_ocr2.DeepseekOcr2SamVisionAttention dots3_note.Dots3NoteVisionAttention "
+        "ernie4_5_vl_moe.Ernie4_5_VLMoeVisionAttention florence2.Florence2VisionChannelAttention "
+        "florence2.Florence2VisionWindowAttention glm4v.Glm4vVisionAttention glm4v_moe.Glm4vMoeVisionAttention "
+        "glm5_next.Glm5NextVisionAttention glm_image.GlmImageVisionAttention glm_ocr.GlmOcrVisionAttention "
+        "got_ocr2.GotOcr2VisionAttention hiera.HieraMaskUnitAttention instructblip.InstructBlipAttention "
+        "instructblipvideo.InstructBlipVideoAttention mgp_str.MgpstrAttention "
+        "pp_formulanet.PPFormulaNetVisionAttention pp_ocrv5_mobile_rec.PPOCRV5MobileRecAttention "
+        "pp_ocrv5_server_rec.PPOCRV5ServerRecAttention pp_ocrv6_small_rec.PPOCRV6SmallRecAttention "
+        "qwen2_5_vl.Qwen2_5_VLVisionAttention qwen2_vl.VisionAttention qwen3_5.Qwen3_5VisionAttention "
+        "qwen3_5_moe.Qwen3_5MoeVisionAttention qwen3_omni_moe.Qwen3OmniMoeVisionAttention "
+        "qwen3_vl.Qwen3VLVisionAttention qwen3_vl_moe.Qwen3VLMoeVisionAttention qwen4_exp.Qwen4ExpVisionAttention "
+        "sam.SamVisionAttention sam2.Sam2MultiScaleAttention sam_hq.SamHQVisionAttention seggpt.SegGptAttention "
+        "slanext.SLANeXtVisionAttention timesformer.TimesformerSelfAttention "
+        "unlimited_ocr.UnlimitedOcrSamVisionAttention vitdet.VitDetAttention",
+        {"qkv": _equal(3)},
+    ),
     "timm.layers.attention.Attention": {"qkv": _equal(3)},
     "timm.layers.attention.AttentionRope": {"qkv": _equal(3)},
 }

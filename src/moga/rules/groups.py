@@ -148,14 +148,17 @@ def _scales(placed: Relative, update: Update) -> list[float]:
     """The scale of each block; relative to the base where there is one, which leaves a radius as it is.
 
     A step of an output is measured as the map makes it, so the multiplier of its logits is divided out. A tied matrix
-    steps as an input does: there the multiplier is what the output needs.
+    steps as an input does: there the multiplier is what the output needs. The step of a lookup is measured once the
+    model has multiplied its rows. One lr for all (shape "none") stays what it is.
     """
-    one = placed.assignment
-    logits = one.role == "output" and update["shape"] != "none" and placed.logit_scale
-    scales = [update_scale(update, *fan) / (logits or 1.0) for fan in one.fan]
+    one, shaped = placed.assignment, update["shape"] != "none"
+    logits = one.role == "output" and shaped and placed.logit_scale
+    factor = (logits or 1.0) * (one.multiplier if shaped else 1.0)
+    scales = [update_scale(update, *fan) / factor for fan in one.fan]
     if not placed.base_fan:
         return scales
-    base = [update_scale(update, *fan) / (placed.base_logit_scale if logits else 1.0) for fan in placed.base_fan]
+    factor = (placed.base_logit_scale if logits else 1.0) * (placed.base_multiplier if shaped else 1.0)
+    base = [update_scale(update, *fan) / factor for fan in placed.base_fan]
     return [scale / other * update.get("radius", 1.0) for scale, other in zip(scales, base, strict=True)]
 
 

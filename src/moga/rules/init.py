@@ -35,7 +35,8 @@ def initialize_(
     """Give every trainable parameter of the model its starting value, in place, and return the model.
 
     Matrices get independent normal entries of :func:`moga.rules.transfer.initial_std`, block by block where one tensor
-    holds several; the output starts at zero. A tied matrix whose logits :func:`moga.scale_logits_` multiplies starts as
+    holds several; the output starts at zero. A lookup whose rows the model multiplies (Gemma: by sqrt(width)) starts
+    smaller by that factor. A tied matrix whose logits :func:`moga.scale_logits_` multiplies starts as
     at the base, and one whose model divides the features by sqrt(width) itself (T5) as a lookup. A map inside the model
     that only has the role of an output (a router, a projection to a fixed rank) starts as a hidden one: from zeros it
     would choose nothing, or pass nothing on. The tables that a model adds to the inputs that it declares (positions,
@@ -137,7 +138,7 @@ def _fill_matrix(
     matrices = to_matrices(one.parameter, one.layout, one.blocks, one.interleave)
     for matrix in matrices:
         out, in_ = matrix.shape[-2:]
-        std = 0.0 if one.added else initial_std(role, out, in_, one.lookup, logit_scale)
+        std = 0.0 if one.added else initial_std(role, out, in_, one.lookup, logit_scale, one.multiplier)
         if std == 0:
             matrix.zero_()
         else:

@@ -17,8 +17,9 @@ from typing import Any, NamedTuple
 from torch import Tensor, nn
 
 from moga.rules.hooks import config_of, is_compiled
+from moga.rules.places import divides_logits
 from moga.rules.roles import Assignment, find_roles
-from moga.rules.transfer import logit_multiplier
+from moga.rules.transfer import follows_width, logit_multiplier
 
 KEY = "moga_logit_scale"
 OUTPUTS = {"tied": ("tied",), "all": ("tied", "output")}
@@ -73,6 +74,10 @@ def scale_logits_(
     roles: Mapping[str, str] | None = None,
 ) -> nn.Module:
     """Multiply the logits by ``base_width / width``, in place, and return the model.
+
+    Where the model itself multiplies the tied table by sqrt(width) (Gemma), or divides the features of its output by it
+    (T5), that has done half of it, and the multiplier is ``sqrt(base_width / width)``; see
+    :func:`moga.rules.transfer.logit_multiplier`.
 
     Call it on a new model, before :func:`moga.initialize_` (which gives a tied matrix the base's standard deviation)
     and :func:`moga.optimizer`. At the base the model is as it was. Without ``base_width`` the multiplier is the one
@@ -195,8 +200,9 @@ def warn_if_tied(groups: Iterable[Mapping[str, Any]]) -> None:
             width = group["base_fan"][0][0] if "base_fan" in group else "the width at which lr was tuned"
             warnings.warn(
                 f"{group['param_names'][0]} is input and output in one: one step moves the logits by an amount that "
-                "grows with width unless they are multiplied by base_width / width. Do so before making the optimizer, "
-                f"or untie the two:\n  moga.scale_logits_(model, base_width={width})",
+                "grows with width unless they are multiplied by base_width / width (or its square root, where the "
+                "model itself has a sqrt(width) there). Do so before making the optimizer, or untie the two:\n"
+                f"  moga.scale_logits_(model, base_width={width})",
                 stacklevel=user_level(),
             )
 
@@ -217,12 +223,14 @@ def _factor(model: nn.Module, one: Assignment, base_width: int | None, width: in
                 "base_width is needed, the width at which lr was tuned: the config remembers no multiplier"
             )
         return remembered
-    factor = logit_multiplier(base_width, one.fan[0][0 if one.role == "tied" else 1] if width is None else width)
+    own = one.fan[0][0 if one.role == "tied" else 1]
+    roots = divides_logits(model) + (one.role == "tied" and follows_width(one.multiplier, own))
+    factor = logit_multiplier(base_width, own if width is None else width, roots)
     if remembered not in (None, factor):
         raise ValueError(
-            f"the config says that the logits are multiplied by {remembered:g} ({KEY}), and base_width / width is "
-            f"{factor:g}; leave out base_width to apply the former, or delete model.config.{KEY} if it is another "
-            "model's"
+            f"the config says that the logits are multiplied by {remembered:g} ({KEY}), and with this base_width "
+            f"it is {factor:g}; leave out base_width to apply the former, or delete model.config.{KEY} if it is "
+            "another model's"
         )
     return factor
 

@@ -25,6 +25,7 @@ from moga.geometry.layout import to_matrices
 from moga.rules.declared import declared_inputs, declared_outputs, is_base_model
 from moga.rules.flattened import refuse_flattened
 from moga.rules.parts import PART_ROLES
+from moga.rules.places import table_multipliers
 from moga.rules.stated import Roles, stated_roles
 from moga.rules.storage import StoredTensor, check_storage, listed_tensors, stored_tensors
 from moga.rules.transfer import effective_fan
@@ -47,6 +48,7 @@ class Assignment:
     added: bool = False  # a lookup beside the inputs that the model declares: positions, token types
     interleave: int = 1  # how many units along `out` hold a part of each block; see geometry/layout.py
     part: str = ""  # a word of PARTS, where the role needed a decision
+    multiplier: float = 1.0  # by which the model itself multiplies the rows of a lookup
 
 
 class OpenRoles(ValueError):
@@ -85,10 +87,11 @@ def find_roles(model: nn.Module | Iterable[tuple[str, Tensor]], roles: Roles | N
         stored = stored_tensors(model)
         trained = [one.tensor.requires_grad for one in stored]
         inputs, outputs, base = declared_inputs(model), declared_outputs(model), is_base_model(model)
+        multipliers = table_multipliers(model)
     else:
         stored = listed_tensors(model)
         trained = [True] * len(stored)
-        inputs, outputs, base = set(), set(), False
+        inputs, outputs, base, multipliers = set(), set(), False, {}
     if not any(trained):
         raise ValueError(f"{type(model).__name__} has no trainable parameter; set requires_grad where it should train")
     for one, trains in zip(stored, trained, strict=True):
@@ -99,7 +102,7 @@ def find_roles(model: nn.Module | Iterable[tuple[str, Tensor]], roles: Roles | N
         found[index], stored[index] = role, restated
     _settle(stored, found, trained, base)
     return [
-        _assignment(one, role, inputs)
+        _assignment(one, role, inputs, multipliers.get(id(one.tensor), 1.0))
         for one, role, trains in zip(stored, found, trained, strict=True)
         if trains and role
     ]
@@ -150,7 +153,7 @@ def _sizes(one: StoredTensor) -> Iterator[tuple[int, int]]:
         yield block, whole.shape[-1]
 
 
-def _assignment(one: StoredTensor, role: str, inputs: set[int]) -> Assignment:
+def _assignment(one: StoredTensor, role: str, inputs: set[int], multiplier: float) -> Assignment:
     lookup, rows = one.kind in ("lookup", "tied", "rows"), one.kind == "rows"
     vector = role == "vector"
     beside = role == "input" and lookup and bool(inputs) and id(one.tensor) not in inputs
@@ -168,4 +171,5 @@ def _assignment(one: StoredTensor, role: str, inputs: set[int]) -> Assignment:
         added=(beside or rows) and one.storage.part != "token",
         interleave=1 if vector else one.storage.interleave,
         part="" if vector else one.storage.part,
+        multiplier=multiplier if lookup else 1.0,
     )

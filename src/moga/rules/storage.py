@@ -58,7 +58,8 @@ class StoredTensor:
     """A tensor with all its names, first one first.
 
     ``storage.kind`` may also be "tied", for a lookup that multiplies too, and "tensor" when no module is known.
-    ``certain`` is False where a module of unknown type shares the tensor.
+    ``certain`` is False where a module of unknown type shares the tensor, and where it ``may_score``: it is one of
+    several matrices in a module that records the scores of experts, of which one has to be the router.
     """
 
     names: tuple[str, ...]
@@ -66,6 +67,7 @@ class StoredTensor:
     storage: Storage
     module_type: str
     certain: bool = True
+    may_score: bool = False
 
     @property
     def kind(self) -> str:
@@ -118,7 +120,7 @@ def stored_tensors(model: nn.Module) -> list[StoredTensor]:
     """
     places = list(_places(model))
     inner = {plain: module for plain, _, module in places}  # of a wrapper and what it wraps, the latter comes last
-    routers, adapters = declared_routers(model), declared_adapters(model)
+    (routers, undecided), adapters = declared_routers(model), declared_adapters(model)
     parts = {**placed_parts(model), **adapters}
     uses: dict[int, list[tuple[str, str, Tensor, Storage, str]]] = {}
     for plain, path, module in places:
@@ -130,7 +132,8 @@ def stored_tensors(model: nn.Module) -> list[StoredTensor]:
             elif id(tensor) in parts:
                 storage = replace(storage, part=parts[id(tensor)])
             uses.setdefault(id(tensor), []).append((name, whole, tensor, storage, type(module).__name__))
-    return [_merge(sites) for sites in uses.values()]
+    merged = [(key, _merge(sites)) for key, sites in uses.items()]
+    return [replace(one, certain=False, may_score=True) if key in undecided else one for key, one in merged]
 
 
 def _holder(plain: str, inner: Mapping[str, nn.Module], adapter: str) -> tuple[nn.Module | None, str]:

@@ -34,16 +34,39 @@ def effective_fan(role: str, out: int, in_: int, lookup: bool = False) -> tuple[
     return {"hidden": (out, in_), "output": (1, in_), "tied": (out, 1), "vector": (1, 1)}[role]
 
 
-def initial_std(role: str, out: int, in_: int, lookup: bool = False, logit_scale: float = 1.0) -> float:
+def table_factor(width: int) -> float:
+    """``sqrt(width)``: by it some models multiply the rows of their table, tokens of ``width`` features.
+
+    >>> table_factor(64)
+    8.0
+    """
+    _check_counts("features", width=width)
+    return math.sqrt(width)
+
+
+def follows_width(multiplier: float, width: int) -> bool:
+    """Whether a table's multiplier is that of :func:`table_factor`, to the precision of bfloat16, and so no constant.
+
+    >>> follows_width(8.0, 64), follows_width(12.0, 64), follows_width(1.0, 1)
+    (True, False, False)
+    """
+    return multiplier != 1 and math.isclose(multiplier, table_factor(width), rel_tol=2**-8)
+
+
+def initial_std(
+    role: str, out: int, in_: int, lookup: bool = False, logit_scale: float = 1.0, multiplier: float = 1.0
+) -> float:
     """The standard deviation of a fresh matrix's independent normal entries; 0 stands for a matrix of zeros.
 
     - hidden, and input from dense features: ``min(1, sqrt(out/in)) / sqrt(in)``. Its largest singular value is about
       ``std (sqrt(out) + sqrt(in))``, so its spectral size is ``1 + sqrt(min/max)``: 1 to 2 at every shape.
-    - input by lookup: 1, so each token's vector has entries of root-mean-square 1.
+    - input by lookup: ``1 / multiplier``, so each token's vector has entries of root-mean-square 1 once the model has
+      multiplied it.
     - output: 0, so training starts from equal logits.
     - tied: ``1 / sqrt(out)`` with ``out`` the width: features of root-mean-square 1 then give logits of order 1. Logits
       that are multiplied by ``logit_scale`` = base_width / width start as at the base: ``1 / sqrt(base_width)``. So a
-      step of lr is the same part of a token's vector at every width.
+      step of lr is the same part of a token's vector at every width. With ``multiplier`` = sqrt(width) that step is
+      1 / sqrt(width) in the matrix, and so is the start, whatever the logits are multiplied by.
 
     Raises ValueError for an unknown role, and for a vector, which starts from no random numbers.
 
@@ -51,32 +74,39 @@ def initial_std(role: str, out: int, in_: int, lookup: bool = False, logit_scale
     (0.125, 0.03125, 0.125)
     >>> initial_std("tied", 1024, 50257, logit_scale=logit_multiplier(64, 1024))
     0.125
+    >>> initial_std("input", 64, 50257, lookup=True, multiplier=8.0)
+    0.125
     """
     if role == "output":
         return 0.0
     if role == "tied":
-        return 1 / math.sqrt(out * logit_scale)
+        return 1 / math.sqrt(out if follows_width(multiplier, out) else out * logit_scale)
     if role == "input" and lookup:
-        return 1.0
+        return 1 / multiplier
     if role in ("input", "hidden"):
         return min(1.0, math.sqrt(out / in_)) / math.sqrt(in_)
     raise ValueError(f"role {role!r} has no random start; the roles that have one are input, hidden, output, tied")
 
 
-def logit_multiplier(base_width: int, width: int) -> float:
+def logit_multiplier(base_width: int, width: int, roots: int = 0) -> float:
     """``base_width / width``: what keeps the logits of a tied matrix from moving more in a wider model.
 
     A step on the lookup moves every entry of a token's vector by lr, whatever the width. Read as an output, the same
     step meets features that are aligned with it, and the products of ``width`` entries add up. Source: Tensor
     Programs V, arXiv 2203.03466, Table 8, which lets input and output share a matrix.
 
+    ``roots`` counts what the model itself does by sqrt(width). If it multiplies its table so (Gemma), the entries of W
+    have to move by lr / sqrt(width) for tokens to move by lr; if it divides the features of its output so (T5), the
+    products add up to lr sqrt(width). Each takes sqrt(base_width / width) off: the multiplier is
+    ``(base_width / width)^(1 - roots / 2)``.
+
     Raises ValueError for what is no width.
 
-    >>> logit_multiplier(64, 512)
-    0.125
+    >>> logit_multiplier(64, 512), logit_multiplier(64, 256, roots=1)
+    (0.125, 0.5)
     """
     _check_counts("features", base_width=base_width, width=width)
-    return base_width / width
+    return math.pow(base_width / width, 1 - roots / 2)
 
 
 def width_factor(norm: OperatorNorm, role: str, base_width: int, width: int) -> float:

@@ -14,6 +14,11 @@ FEATURES = (
     "width, all of its linear maps are hidden."
 )
 
+SCORES = (
+    "Which of several matrices in a module that records router_logits scores the experts is not known: that one is "
+    "'output', the others most likely hidden."
+)
+
 
 def likely(one: StoredTensor) -> str | dict[str, Any]:
     """A statement that a tensor may have: "hidden" where it is a matrix; an example, not an answer."""
@@ -43,9 +48,11 @@ def open_message(
     elif linear:
         reasons.append("Which linear map is the first and which the last does not follow from the modules.")
         example = _ends([one.names[0] for one in linear], *ends)
-    if unknown:
+    if any(one.may_score for one in unknown):
+        reasons.append(SCORES)
+    if any(not one.may_score for one in unknown):
         reasons.append("What a module of unknown type does with a tensor is not known; a matrix is read as (out, in).")
-        example |= {one.names[0]: likely(one) for one in unknown}
+    example |= {one.names[0]: likely(one) for one in unknown}
     how = f"{' '.join(reasons)} State roles by name, for example\n  roles={example}"
     return "\n".join([f"parameters without a role ({len(lines)}):", *lines, how])
 

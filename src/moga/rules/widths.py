@@ -7,25 +7,25 @@
 | fixed | wide | output |
 | fixed | fixed | hidden if it is one of a batch that grows (the kernels of a depthwise convolution), else not known |
 
-Of a lookup only ``out`` counts: the number of its rows (tokens, positions) is no width. A tensor of several blocks is
+Of a lookup only ``out`` counts: the number of its rows (tokens, positions) is no width, nor is an ``out`` of that
+size. A tensor of several blocks is
 hidden if one of them is, so blocks of fixed size (a state-space model's B and C, the one head of multi-query keys)
 may share it.
 """
 
 from __future__ import annotations
 
-import math
-import warnings
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from torch import Tensor, nn
 
-from moga.rules.base import HEAD_SCALES, Base, Matrix, Sizes, as_matrix, assignments, heads_of, read_base
-from moga.rules.logits import user_level
+from moga.rules.base import Base, Matrix, Record, Sizes, as_matrix, assignments, read_base, record_of
+from moga.rules.heads import check_heads
 from moga.rules.match import SAME, Index, label
 from moga.rules.patterns import match_patterns
-from moga.rules.roles import Assignment
+from moga.rules.roles import Assignment, OpenRoles
 from moga.rules.transfer import effective_fan
 
 BY_AXES = {
@@ -41,6 +41,7 @@ EXCEPTIONS = {
     ("rank up", "hidden", "input"): "input",
     ("few heads", "hidden", "output"): "hidden",  # keys and values of a fixed number of heads
     ("router", "output", "hidden"): "output",  # the number of experts differs too, and is no width
+    ("router", "output", "input"): "output",  # it alone differs
     ("across", "hidden", "input"): "hidden",  # positions of a fixed number
     ("across", "hidden", "output"): "hidden",
     ("features", "hidden", "output"): "output",
@@ -60,6 +61,7 @@ class Relative:
     base_fan: tuple[tuple[int, int], ...] = ()
     logit_scale: float | None = None
     base_logit_scale: float = 1.0
+    base_multiplier: float = 1.0
 
 
 def roles_from_widths(
@@ -77,35 +79,75 @@ def roles_from_widths(
     {'0.weight': 'input', '1.weight': 'hidden', '1.bias': 'vector', '2.weight': 'output', '2.bias': 'vector'}
     """
     pairs = model if isinstance(model, nn.Module) else list(model)
-    found, _ = assignments(pairs, roles)
-    index = Index(read_base(base, pairs, roles), (name for one in found for name in one.aliases))
+    found, still_open = assignments(pairs, roles)
+    others = _Counterparts(record_of(pairs, roles), Index(read_base(base, pairs, roles), found), found, still_open)
     return {
-        one.name: "vector" if one.layout == "vector" else _by_widths(one, *_sizes(one, index.find(one)))
-        for one in found
+        one.name: others.by_widths(one, others.by_module(one)) if one.name in others.of else "vector" for one in found
     }
 
 
-def _sizes(one: Assignment, other: Matrix) -> tuple[Sizes, Sizes]:
-    """The sizes of the blocks here and at the base. Raises ValueError where the two hold different blocks."""
-    here = as_matrix(one, one.role).sizes
-    if len(here) != len(other.sizes):
-        raise ValueError(
-            f"{label(one)} holds {len(here)} matrices and {len(other.sizes)} at the base, {other.shape}: it is not the "
-            "same parameter at another width"
-        )
-    return here, other.sizes
+class _Pair(NamedTuple):
+    """A size here and at the base."""
+
+    here: int
+    base: int
+
+    @property
+    def growth(self) -> int:
+        return self.here - self.base
 
 
-def _by_widths(one: Assignment, here: Sizes, there: Sizes) -> str:
-    if one.lookup:
-        wide = any(size[1] != other[1] for size, other in zip(here, there, strict=True))
-        return one.role if wide and one.role in ("input", "tied") else ""
-    found = set()
-    for (number, out, in_), (other_number, other_out, other_in) in zip(here, there, strict=True):
-        grows = "hidden" if number != other_number else ""
-        found.add(BY_AXES[out != other_out, in_ != other_in] or grows)
-    known = {"hidden"} if "hidden" in found else found - {""}
-    return known.pop() if len(known) == 1 else ""
+class _Counterparts:
+    """The matrices of a model with those of its base, and which of their sizes are numbers of rows of a table.
+
+    Raises ValueError as :meth:`Index.find` and :meth:`Index.refuse_longer`.
+    """
+
+    def __init__(self, here: Record, index: Index, found: list[Assignment], still_open: OpenRoles | None) -> None:
+        self.still_open = set(still_open.names) if still_open else set()
+        self.of = {one.name: index.find(one) for one in found if one.layout != "vector"}
+        index.refuse_longer([one for one in found if one.name in self.still_open], here.matrices)
+        self.rows: set[_Pair] = set()
+        self.ins: set[_Pair] = set()
+        for own in here.matrices:  # frozen ones too
+            for other in index.at(own.names):
+                pairs = zip(own.sizes, other.sizes, strict=False)
+                (self.rows if own.lookup else self.ins).update(_Pair(one[2], two[2]) for one, two in pairs)
+
+    def sizes(self, one: Assignment) -> list[tuple[_Pair, _Pair, _Pair]]:
+        """(number, out, in) of each block. Raises ValueError where the two hold different blocks."""
+        here, other = as_matrix(one, one.role).sizes, self.of[one.name]
+        if len(here) != len(other.sizes):
+            raise ValueError(
+                f"{label(one)} holds {len(here)} matrices and {len(other.sizes)} at the base, {other.shape}: it is not "
+                "the same parameter at another width"
+            )
+        both = zip(here, other.sizes, strict=True)
+        return [(_Pair(a, d), _Pair(b, e), _Pair(c, f)) for (a, b, c), (d, e, f) in both]
+
+    def by_module(self, one: Assignment) -> str:
+        """The role that the modules give, "" where they leave it open."""
+        return "" if one.name in self.still_open else one.role
+
+    def by_widths(self, one: Assignment, role: str) -> str:
+        """The role by the sizes, "" where they do not tell; ``role`` is that by other means, "" where it is open.
+
+        An ``out`` that differs as the rows of a table do counts tokens, not features, unless the role is known to be
+        another one. Where no other means tell the role, such an ``out`` that is the ``in`` of a matrix too may be
+        either, and sides of which one grows and the other shrinks tell nothing.
+        """
+        sizes = self.sizes(one)
+        if one.lookup:
+            return one.role if one.role in ("input", "tied") and any(out.growth for _, out, _ in sizes) else ""
+        found = set()
+        for number, out, in_ in sizes:
+            tokens = role in ("", "output") and out in self.rows
+            unclear = out in self.ins and out.growth if tokens else out.growth * in_.growth < 0
+            if unclear and not role:
+                return ""
+            found.add(BY_AXES[bool(out.growth) and not tokens, bool(in_.growth)] or ("hidden" if number.growth else ""))
+        known = {"hidden"} if "hidden" in found else found - {""}
+        return known.pop() if len(known) == 1 else ""
 
 
 @dataclass(frozen=True)
@@ -121,7 +163,7 @@ class _Compared:
     def relative(self) -> Relative:
         role, sizes = self.role or self.one.role, as_matrix(self.one, self.one.role).sizes
         one = self.one if role == self.one.role else replace(self.one, role=role, fan=_fans(role, sizes, self.one))
-        return Relative(one, _fans(role, self.other.sizes, self.one))
+        return Relative(one, _fans(role, self.other.sizes, self.one), base_multiplier=self.other.multiplier)
 
     def __str__(self) -> str:
         both = f"{self.by_module!r} by its module, {self.by_widths!r} by its widths"
@@ -141,48 +183,52 @@ def settle_with_base(
 
     Raises ValueError as :func:`find_roles` for what nothing settles, for parameters whose two roles differ (both are
     shown), for a parameter that the base lacks or knows under another role, and for heads of another size whose
-    products are not scaled by 1 / size.
+    products are not known to be scaled by 1 / size.
     """
     pairs = model if isinstance(model, nn.Module) else list(model)
     record = read_base(base, pairs, roles)
     found, still_open = assignments(pairs, roles)
-    index = Index(record, (name for one in found for name in one.aliases))
+    index = Index(record, found)
+    others = _Counterparts(record_of(pairs, roles), index, found, still_open)
     stated = _stated(found, roles)
-    unknown = still_open.names if still_open else []
-    matrices = [(one, index.find(one)) for one in found if one.layout != "vector"]
-    tables = {_outs_and_ins(one, other)[1] for one, other in matrices if one.lookup}
-    rows = {
-        one.name: _compared(one, other, "" if one.name in unknown else one.role, tables, one.name in stated)
-        for one, other in matrices
-    }
+    rows = {one.name: _compared(one, others, one.name in stated) for one in found if one.name in others.of}
     _refuse_conflicts([row for row in rows.values() if row.role is None])
     if still_open and not all(row.role for row in rows.values()):
-        raise ValueError(f"{still_open}\nThe base does not settle them: no side differs, and it has no role for them.")
+        raise ValueError(
+            f"{still_open}\nThe base does not settle them: it has no role for them, and "
+            "no side differs, or in a way that two widths do not explain."
+        )
     if isinstance(pairs, nn.Module):
-        _check_heads(pairs, index)
+        check_heads(pairs, index.head)
+    if record.model == "list" or not isinstance(pairs, nn.Module):
+        _refuse_unknown_factors(rows.values())
     relative = [rows[one.name].relative() if one.name in rows else Relative(one, one.fan) for one in found]
     return [replace(one, base_logit_scale=record.logit_scale) for one in relative]
 
 
-def _compared(one: Assignment, other: Matrix, role: str, tables: set[tuple[int, int]], stated: bool) -> _Compared:
+def _refuse_unknown_factors(rows: Iterable[_Compared]) -> None:
+    """Raises ValueError for a table whose rows a model multiplies, beside a list, which does not say by what."""
+    for one, other in ((row.one, row.other) for row in rows):
+        if (one.multiplier, other.multiplier) != (1.0, 1.0):
+            raise ValueError(
+                f"the model multiplies the rows of {label(one)}, by {one.multiplier:g} here and {other.multiplier:g} "
+                "at the base as far as known; a list of tensors does not say by what: give the model on both sides, or "
+                "what moga.save_base wrote of it"
+            )
+
+
+def _compared(one: Assignment, others: _Counterparts, stated: bool) -> _Compared:
+    other, role = others.of[one.name], others.by_module(one)
     if stated:
         return _Compared(one, other, role, role, role)
     if role and other.role not in ("", role):
         raise ValueError(f"{label(one)} is {role!r} here and {other.role!r} at the base. {SAME}")
     role = role or other.role
-    widths = _by_widths(one, *_sizes(one, other))
-    if role == "output" and widths == "hidden" and _outs_and_ins(one, other)[0] in tables:
-        widths = "output"  # the number of tokens differs, and is no width
+    widths = others.by_widths(one, role)
     agreed = {role, widths} - {""}
     if len(agreed) == 2:
         return _Compared(one, other, role, widths, EXCEPTIONS.get((one.part, role, widths)))
     return _Compared(one, other, role, widths, agreed.pop() if agreed else "")
-
-
-def _outs_and_ins(one: Assignment, other: Matrix) -> tuple[tuple[int, int], tuple[int, int]]:
-    """``out`` of the first block here and at the base, and ``in``."""
-    (_, out, in_), (_, other_out, other_in) = (sizes[0] for sizes in _sizes(one, other))
-    return (out, other_out), (in_, other_in)
 
 
 def _stated(found: list[Assignment], roles: Mapping[str, str] | None) -> set[str]:
@@ -197,30 +243,4 @@ def _refuse_conflicts(rows: list[_Compared]) -> None:
         raise ValueError(
             f"parameters whose module and widths say different roles ({len(rows)}):\n{lines}\nState the one that "
             f"holds, for example\n  roles={example}"
-        )
-
-
-def _check_heads(model: nn.Module, index: Index) -> None:
-    """Heads of another size: aligned queries and keys have products that grow as the size, so 1 / size must scale them.
-
-    Raises ValueError where the scale is another one; warns where it is not known.
-    """
-    for name, (size, scale) in heads_of(model).items():
-        base_size, base_scale = index.head(name) or (size, scale)
-        if size == base_size or (scale and math.isclose(scale * size, base_scale * base_size, rel_tol=1e-3)):
-            continue
-        text = (
-            f"{name or type(model).__name__} has heads of {size} features, and of {base_size} at the base. The "
-            "products of trained queries and keys grow as the number of features: keep it and add heads, or scale the "
-            "products by 1 / features from the base on"
-        )
-        if not (scale and base_scale):
-            warnings.warn(f"{text}. Which scale it has is not known here.", stacklevel=user_level())
-            return
-        right = base_scale * base_size / size
-        key = next(key for key in HEAD_SCALES if any(hasattr(module, key) for module in model.modules()))
-        raise ValueError(
-            f"{text}: it scales by {scale:.4g}, which should be {right:.4g}, for example\n"
-            f"  for module in model.modules():\n    if hasattr(module, {key!r}):\n"
-            f"      module.{key} *= {right / scale:.6g}"
         )

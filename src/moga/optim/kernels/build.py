@@ -72,12 +72,15 @@ def _load(stored: str) -> Callable[..., int]:
         raise Unavailable("this torch has no GNU OpenMP, whose threads the compiled step shares; take a build that has")
     compiler = _compiler()
     place = _directory() / f"step-{stored}-{_key(compiler)}.so"
-    if not place.exists():
-        _compile(compiler, stored, place)
+    try:
+        if not _whole(place):
+            place = _compile(compiler, stored, place)
+    except OSError as error:
+        raise Unavailable(f"the compiled step cannot be made ({error}). {INSTALL}") from None
     try:
         step = ctypes.CDLL(str(place)).moga_step
-    except OSError as error:
-        raise Unavailable(f"the compiled step at {place} cannot be loaded ({error}). {INSTALL}") from None
+    except (OSError, AttributeError) as error:
+        raise Unavailable(f"the compiled step at {place} cannot be loaded ({error}); delete that file") from None
     address, number = ctypes.c_void_p, ctypes.c_int64
     step.argtypes = (address, number, address, number, Numbers, ctypes.c_int)
     step.restype = ctypes.c_int
@@ -85,7 +88,10 @@ def _load(stored: str) -> Callable[..., int]:
 
 
 def _compiler() -> list[str]:
-    given = shlex.split(os.environ.get("CC", ""))
+    try:
+        given = shlex.split(os.environ.get("CC", ""))
+    except ValueError as error:
+        raise Unavailable(f"CC={os.environ['CC']!r} names no compiler ({error}). {INSTALL}") from None
     for words in [given] if given else [["gcc"], ["cc"]]:
         if path := shutil.which(words[0]):
             return [path, *words[1:]]
@@ -126,10 +132,18 @@ def _own_directory() -> Path:
     return Path(tempfile.mkdtemp(prefix="moga-"))
 
 
-def _compile(compiler: list[str], stored: str, place: Path) -> None:
-    """Compile and link without an OpenMP library; ranks that start together each rename a file of their own."""
-    with tempfile.TemporaryDirectory(dir=place.parent) as work:
-        unit, linked = f"{work}/step.o", f"{work}/step.so"
+def _compile(compiler: list[str], stored: str, place: Path) -> Path:
+    """Compile and link without an OpenMP library; ranks that start together each rename files of their own."""
+    try:
+        return _compile_in(place.parent, compiler, stored, place.name)
+    except OSError:  # a full or vanished cache
+        return _compile_in(_own_directory(), compiler, stored, place.name)
+
+
+def _compile_in(directory: Path, compiler: list[str], stored: str, name: str) -> Path:
+    place = directory / name
+    with tempfile.TemporaryDirectory(dir=directory) as work:
+        unit, linked, digest = f"{work}/step.o", f"{work}/step.so", f"{work}/digest"
         commands = (
             [*compiler, *FLAGS, f"-DSTORED_{stored}", "-c", str(SOURCE), "-o", unit],
             [*compiler, "-shared", unit, "-lm", "-o", linked],
@@ -137,6 +151,25 @@ def _compile(compiler: list[str], stored: str, place: Path) -> None:
         for command in commands:
             run = subprocess.run(command, capture_output=True, text=True, check=False)
             if run.returncode:
-                says = " ".join(run.stderr.split()[-40:])
+                says = " ".join(run.stderr.split()[-40:]) or f"exit code {run.returncode}"
                 raise Unavailable(f"{shlex.join(command)} failed to make the compiled step: {says}. {INSTALL}")
+        Path(digest).write_text(_digest(Path(linked)))
         os.replace(linked, place)
+        os.replace(digest, _digest_place(place))
+    return place
+
+
+def _whole(place: Path) -> bool:
+    """Whether the library is there as it was written. A cut one, after a power loss, would kill the process."""
+    try:
+        return _digest_place(place).read_text() == _digest(place)
+    except OSError:
+        return False
+
+
+def _digest_place(place: Path) -> Path:
+    return place.with_suffix(".sha256")
+
+
+def _digest(place: Path) -> str:
+    return hashlib.sha256(place.read_bytes()).hexdigest()

@@ -75,7 +75,10 @@ def leave(
 
 
 def _readable(number: Any) -> bool:
-    return not isinstance(number, Tensor) or (type(number) is Tensor and number.is_cpu and number.dtype in NUMBERS)
+    if not isinstance(number, Tensor):
+        return number is None or isinstance(number, (int, float))
+    known = type(number) is Tensor and number.is_cpu and number.dtype in NUMBERS
+    return known and number.numel() == 1 and not number.is_neg()
 
 
 def _read(number: Any) -> float:
@@ -92,11 +95,13 @@ def _fits(weight: Tensor, grad: Tensor, state: State, keys: Sequence[str], dtype
         return False
     if type(grad) is not Tensor or not (grad.is_cpu and grad.is_contiguous()):
         return False
-    if grad.dtype != dtype or grad.shape != shape:
+    if grad.dtype != dtype or grad.shape != shape or grad.is_neg() or weight.is_neg():  # memory holds -x then
         return False
     for key in keys[:2]:
         average = state[key]
-        if average.dtype != wide or average.shape != shape or not (average.is_cpu and average.is_contiguous()):
+        if average.dtype != wide or average.shape != shape or average.is_neg():
+            return False
+        if not (average.is_cpu and average.is_contiguous()):
             return False
     return len(keys) < 3 or (state[keys[2]].dtype == torch.float32 and state[keys[2]].is_cpu)
 
