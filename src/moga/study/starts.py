@@ -99,7 +99,7 @@ def _start(one: Assignment, role: str, logit_scale: float | None) -> _Start:
     std = float(weight.square().mean().sqrt())
     matrices = logical_matrices(weight, one.layout, one.blocks, one.interleave)
     if one.lookup and (role != "tied" or logit_scale is not None):
-        return _Start(matrices, [std] * len(matrices), std, "rms")
+        return _Start(matrices, [std * one.multiplier] * len(matrices), std, "rms")
     maps = [matrix.mT for matrix in matrices] if role == "tied" else matrices
     times = (logit_scale or 1.0) if role == "output" else 1.0
     return _Start(matrices, [float(_spectral(matrix).mean()) * times for matrix in maps], std, "spectral")
