@@ -441,3 +441,17 @@ def test_a_decay_of_the_class_that_reaches_nothing_is_said():
     group = {"params": [nn.Parameter(torch.ones(2, 2))], **GOOD, "decays": False}
     with pytest.warns(UserWarning, match="weight_decay = 0.1 decays no parameter: all groups say decays=False or dec"):
         SteepestDescent([group], lr=0.1, weight_decay=0.1)
+
+
+@pytest.mark.parametrize("apart", [False, True])
+def test_two_tensors_over_one_memory_are_refused(apart):
+    one = torch.nn.Parameter(torch.zeros(3, 2))
+    two, other = torch.nn.Parameter(one.data), torch.nn.Parameter(one.data.clone())
+    common = {"norm": "sign", "layout": "out,in", "scale": 1.0}
+    groups = [{"params": [("a", one), ("b", other)], **common}, {"params": [("c", two)], **common}]
+    if not apart:
+        groups = [{"params": [("a", one), ("c", two)], **common}]
+    with pytest.raises(ValueError, match="'a' and 'c' are two tensors over one memory; make them one, as in module"):
+        moga.SteepestDescent(groups, lr=0.1)
+    halves = torch.zeros(4, 2)
+    moga.SteepestDescent([{"params": [torch.nn.Parameter(half) for half in halves.split(2)], **common}], lr=0.1)

@@ -206,6 +206,19 @@ def check_tensors(group: Group) -> None:
             raise ValueError(f"parameter {name!r}: {error}") from None
 
 
+def check_memory(groups: Iterable[Group]) -> None:
+    """Raises ValueError for two tensors over one memory: each would be updated as if it were alone."""
+    seen: dict[tuple[torch.device, int], tuple[str | int, Tensor]] = {}
+    for name, weight in [pair for group in groups for pair in named(group)]:
+        if type(weight) in (Tensor, nn.Parameter) and not weight.is_meta and (address := weight.data_ptr()):
+            other, first = seen.setdefault((weight.device, address), (name, weight))
+            if first is not weight:
+                raise ValueError(
+                    f"parameters {other!r} and {name!r} are two tensors over one memory; make them one, as in "
+                    "module.weight = other.weight"
+                )
+
+
 def check_still_whole(group: Group) -> None:
     """Raises ValueError where a wrapper has since put flat tensors in the place of the weights of a group.
 

@@ -12,6 +12,7 @@ from torch.optim import Optimizer
 from moga.optim.checks import (
     PLAIN,
     check_keys,
+    check_memory,
     check_names,
     check_numbers,
     check_params,
@@ -152,6 +153,7 @@ class SteepestDescent(Optimizer):
             check_names(group, self.param_groups[:-1])
             check_numbers(group)
             check_tensors(group)
+            check_memory(self.param_groups)
         except Exception:
             self.param_groups.pop()
             raise
