@@ -56,7 +56,11 @@ def test_the_bound_from_the_definition_of_the_averages():
     assert (w / u.sqrt()).norm().item() == pytest.approx(adam.sharp_bound(), rel=1e-9)
 
 
-@given(st.lists(st.floats(-1e3, 1e3), min_size=1, max_size=12), st.sampled_from([(0.9, 0.999), (0.5, 0.9), (0.0, 0.5)]))
+# Squares below 1e-308 lose digits: smaller gradients than these are rounded to 0.
+GRADIENTS = st.floats(-1e3, 1e3).map(lambda x: x if abs(x) > 1e-140 else 0.0)
+
+
+@given(st.lists(GRADIENTS, min_size=1, max_size=12), st.sampled_from([(0.9, 0.999), (0.5, 0.9), (0.0, 0.5)]))
 def test_no_history_exceeds_the_bound(history: list[float], betas: tuple[float, float]):
     gradients = torch.tensor(history, dtype=torch.float64)[:, None]
     assert adam.adam_steps(gradients, betas).abs().max() <= adam.sharp_bound(*betas) * (1 + 1e-9)
