@@ -69,7 +69,7 @@ Keep the root mean square (RMS) of the update's entries. At lr = 1 it is, for a 
 `r` is 1 for signs. For Adam it is the size of `m / sqrt(v)`: 1 where gradients repeat themselves and
 sqrt((1 - b1) / (1 + b1)) = 0.23 where they are pure noise (b1 = 0.9); 0.2 to 0.4 is usual in training, and 0.2 is the
 factor of Moonlight. The new rate is the old one times the old entry over the new one, on the model on which the old
-rate was tuned. At n = 512:
+rate was tuned. With n = 512 as its width, and without `base=`:
 
 | from | to `moga-row`, `moga-column` | to `mup-adamw` | to `muon`, `rms` |
 |---|---|---|---|
@@ -81,7 +81,10 @@ other, because Muon at 0.02 takes larger steps than AdamW at 3e-4: start from th
 octave to each side. Keep `lr * weight_decay`, the fraction of a weight that a step removes:
 `weight_decay_new = weight_decay_old * lr_old / lr_new`. Inputs, outputs and vectors: with `moga-row`, `moga-column` and
 `mup-adamw` the one rate is for all of them; with recipes that leave them on AdamW, give those parameters
-`overrides={"embed.*": {"lr_scale": 3e-4 / lr}}`.
+`overrides={"*embed*": {"lr_scale": 3e-4 / lr}}`, and the same for the others.
+
+With `base=` a step at the base is the direction without scale, so these rates do not hold there: `adamw` and
+`mup-adamw` keep 3e-4 as it is, `muon` steps by `U V^T`, and `moga-row` by rows of length 1: 3e-4 * 0.2 * sqrt(512).
 
 ### The same model at the old rates and at the new ones
 

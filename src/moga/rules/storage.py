@@ -206,7 +206,10 @@ def listed_tensors(named: Iterable[tuple[str, Tensor]]) -> list[StoredTensor]:
         raise TypeError(f"a model or a list of (name, tensor) pairs is needed; got {type(named).__name__}")
     for item in named:
         if not (isinstance(item, (tuple, list)) and len(item) == 2 and isinstance(item[0], str)):
-            raise TypeError(f"a model or a list of (name, tensor) pairs is needed; got an item {type(item).__name__}")
+            raise TypeError(
+                f"a model or a list of (name, tensor) pairs is needed; got an item {type(item).__name__}: give the "
+                "model itself, not its parameters()"
+            )
         name, tensor = item
         if not isinstance(tensor, Tensor):
             raise TypeError(f"a model or a list of (name, tensor) pairs is needed; {name!r} is {type(tensor).__name__}")
