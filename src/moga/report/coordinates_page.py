@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Sequence
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from jinja2 import Environment, StrictUndefined
-from markupsafe import Markup
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from plotly.offline import get_plotlyjs
 
 from moga.report.axes import octave_ticks
 from moga.report.causes import causes, offending, verdict
 from moga.report.coordinates import RMS, Check, Parameter, load_check
+from moga.report.html import render, settings_of
 from moga.report.plots import GRID, base_layout
 from moga.report.slopes import Finding
 
@@ -106,11 +102,12 @@ def _plain(value: float | None) -> str:
 
 def _render(checks: Sequence[Check]) -> str:
     """The page as one string of HTML that opens without a network."""
-    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
     study = checks[0].study
     figures = [check_figure(check, what) for check in checks for what in PICTURES]
-    return environment.from_string(_resource("coordinates.html")).render(
-        model=study["settings"]["model"],
+    rates = {f"learning rate of {check.title}": check.records[0]["config"]["lr"] for check in checks}
+    return render(
+        "coordinates.html",
+        title=f"Coordinate check: {study['settings']['model']}",
         over=study["settings"]["over"],
         mark=f"{study['settings']['mark']:g}",
         cases=[
@@ -124,20 +121,13 @@ def _render(checks: Sequence[Check]) -> str:
             for check in checks
         ],
         pictures=list(PICTURES.values()),
-        settings=study["settings"] | {f"corpus {name}": value for name, value in study["corpus"].items()},
+        settings=rates | settings_of(study),
         commands=study["commands"],
         runs=sum(len(check.records) for check in checks),
-        rates={check.title: check.records[0]["config"]["lr"] for check in checks},
         sizes=", ".join(map(str, checks[0].sizes)),
         seeds=len({record["config"]["seed"] for record in checks[0].records}),
-        figures=Markup(json.dumps(figures, allow_nan=False, separators=(",", ":")).replace("<", "\\u003c")),
-        style=Markup(_resource("style.css")),
-        plotly=Markup(get_plotlyjs()),
+        figures=figures,
     )
-
-
-def _resource(name: str) -> str:
-    return files("moga.report").joinpath(name).read_text(encoding="utf-8")
 
 
 def _lines(check: Check, what: str) -> list[Line]:

@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-import json
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from jinja2 import Environment, StrictUndefined
-from markupsafe import Markup
-from plotly.offline import get_plotlyjs
-
 from moga.report.curves import curve_views
 from moga.report.figures import write_figures
+from moga.report.html import render, resource
 from moga.report.plots import drift_figure, transfer_panel
 from moga.report.results import Results, load_results
 from moga.report.tables import environments, headline, recipe_rows, settings_rows, width_rows
@@ -34,9 +29,8 @@ def write_report(directory: str | Path) -> Path:
 
 def render_page(results: Results) -> str:
     """The page as one string of HTML. Its content security policy forbids the browser every connection."""
-    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
-    template = environment.from_string(_resource("template.html"))
-    return template.render(
+    return render(
+        "template.html",
         title=_title(results),
         headline=headline(results),
         recipes=recipe_rows(results),
@@ -48,10 +42,8 @@ def render_page(results: Results) -> str:
         environments=environments(results),
         commands=results.study["commands"],
         runs=len(results.records),
-        figures=_json(_figures(results)),
-        style=Markup(_resource("style.css")),
-        script=Markup(_resource("page.js")),
-        plotly=Markup(get_plotlyjs()),
+        figures=_figures(results),
+        script=resource("page.js"),
     )
 
 
@@ -67,12 +59,3 @@ def _figures(results: Results) -> dict[str, Any]:
         "drift": drift_figure(results),
         "curves": curve_views(results),
     }
-
-
-def _json(value: Any) -> Markup:
-    """JSON that may stand inside a script element: no text in it can end the element."""
-    return Markup(json.dumps(value, allow_nan=False, separators=(",", ":")).replace("<", "\\u003c"))
-
-
-def _resource(name: str) -> str:
-    return files("moga.report").joinpath(name).read_text(encoding="utf-8")

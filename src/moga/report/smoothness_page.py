@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from jinja2 import Environment, StrictUndefined
-from markupsafe import Markup
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from plotly.offline import get_plotlyjs
 
+from moga.report.html import render, settings_of
 from moga.report.plots import GRID, base_layout
 from moga.report.smoothness import AXES, CONSTANTS, FROM_BELOW, Constants, case_words, load_constants, tables
 from moga.report.theme import RECIPE_STYLES
@@ -42,29 +38,24 @@ def write_smoothness_report(directory: str | Path) -> Path:
 
 def _render(found: Constants) -> str:
     """The page as one string of HTML that opens without a network."""
-    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
     figures = [
         {"title": f"{CONSTANTS[constant]}; {case_words(axis, case)}", **constants_figure(found, constant, axis, case)}
         for axis in AXES
         for case in found.panels(axis)
         for constant in CONSTANTS
     ]
-    return environment.from_string(_resource("smoothness.html")).render(
-        family=found.study["settings"]["family"],
+    return render(
+        "smoothness.html",
+        title=f"Lipschitz and smoothness constants: {found.study['settings']['family']}",
         titles=[figure["title"] for figure in figures],
         tables=tables(found),
-        settings=found.study["settings"] | {f"corpus {name}": value for name, value in found.study["corpus"].items()},
+        settings=settings_of(found.study),
         commands=found.study["commands"],
         runs=len(found.records),
+        unit="measurements",
         from_below=FROM_BELOW,
-        figures=Markup(json.dumps(figures, allow_nan=False, separators=(",", ":")).replace("<", "\\u003c")),
-        style=Markup(_resource("style.css")),
-        plotly=Markup(get_plotlyjs()),
+        figures=figures,
     )
-
-
-def _resource(name: str) -> str:
-    return files("moga.report").joinpath(name).read_text(encoding="utf-8")
 
 
 def constants_figure(found: Constants, constant: str, axis: str, case: Case) -> dict[str, Any]:
