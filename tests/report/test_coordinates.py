@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import plotly.graph_objects
@@ -253,6 +254,11 @@ def test_the_page_stands_alone(tmp_path):
     assert '<td class="n">+0.50 ± 0.00</td>' in page
     assert page.count('class="plot check"') == 2
     assert page.index('<th scope="row">up</th>') < page.index('<th scope="row">embed</th>')
+    for row in parameter_rows(checks[0]):  # every cell of the table of weights and updates, the update included
+        cells = re.search(rf'<th scope="row">{row["name"]}</th><td>{row["role"]}.*?</tr>', page, re.DOTALL)
+        assert re.findall(r'<td class="n">(.*?)</td>', cells[0]) == [
+            row[key] for key in ("fan", "weight", "update", "scale", "rule")
+        ]
 
 
 def test_directories_without_a_check(tmp_path, make_study):

@@ -35,7 +35,7 @@ def resource(name: str) -> Markup:
 
 def settings_of(study: dict[str, Any]) -> dict[str, Any]:
     """What a study was made with, its text last."""
-    return study["settings"] | {f"corpus {name}": value for name, value in study["corpus"].items()}
+    return {**study["settings"], **{f"corpus {name}": value for name, value in study["corpus"].items()}}
 
 
 def _json(value: Any) -> Markup:
