@@ -115,7 +115,8 @@ def test_gradients_before_folding_are_those_of_the_multiplied_model():
 
 
 def test_adapters_are_merged_before_folding():
-    peft = pytest.importorskip("peft")
+    import peft
+
     model = moga.scale_branches_(build("llama"))
     adapted = peft.get_peft_model(
         model, peft.LoraConfig(r=2, target_modules=["o_proj"], init_lora_weights=False)

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from moga.geometry.layout import logical_matrices
 from moga.geometry.norms import norm
-from moga.rules.base import any_layer, assignments, plain_name
+from moga.rules.base import any_layer, assignments, plain_names
 from moga.rules.roles import Assignment
 
 SPECTRAL = norm("spectral")
@@ -59,7 +59,7 @@ def measure_starts(
         group = settled[id(one.parameter)]
         key = (any_layer(one.name), tuple(one.parameter.shape), group["role"])
         if group["role"] != "vector" and key not in found and one.parameter.numel():
-            name = plain_name(one.name)
+            name = plain_names(one.aliases)[0]
             found[key] = _row(one, group, others.get(name, others.get(any_layer(name))), anew.get(name))
     return list(found.values())
 
@@ -71,7 +71,7 @@ def _by_name(model: nn.Module, roles: Mapping[str, str]) -> dict[str, Assignment
     found: dict[str, Assignment] = {}
     layers: dict[str, list[Assignment]] = {}
     for one in assignments(model, own)[0]:
-        for name in map(plain_name, one.aliases):
+        for name in plain_names(one.aliases):
             found[name] = one
             layers.setdefault(any_layer(name), []).append(one)
     for name, ones in layers.items():
