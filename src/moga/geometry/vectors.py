@@ -72,8 +72,16 @@ def vector_direction(x: Tensor, p: float, dim: int) -> Tensor:
         return unit * largest / nonzero(largest.sum(dim, keepdim=True))
     if p == 2:
         return unit / nonzero(torch.linalg.vector_norm(unit, p, dim=dim, keepdim=True))
-    total = (unit.abs() ** p).sum(dim, keepdim=True)
-    return unit.sign() * unit.abs() ** (p - 1) / nonzero(total) ** ((p - 1) / p)
+    return from_power_sum(unit, (unit.abs() ** p).sum(dim, keepdim=True), p)
+
+
+def from_power_sum(x: Tensor, total: Tensor, p: float) -> Tensor:
+    """The direction of :func:`vector_direction` for 1 < p < inf from ``total``, the sum of ``|x|^p``.
+
+    >>> from_power_sum(torch.tensor([3.0, -4.0]), torch.tensor(25.0), 2)
+    tensor([ 0.6000, -0.8000])
+    """
+    return x.sign() * x.abs() ** (p - 1) / nonzero(total) ** ((p - 1) / p)
 
 
 def signs(x: Tensor) -> Tensor:

@@ -13,7 +13,7 @@ from math import inf
 import torch
 from torch import Tensor
 
-from moga.geometry.vectors import nonzero
+from moga.geometry.vectors import from_power_sum, nonzero
 
 ONE_ROUND = 6  # the largest exponent at which no power of a float32 number leaves float64: 1e-45^6, 3e38^6
 
@@ -56,9 +56,8 @@ class Vectors:
         if self.e == inf:
             D = torch.where(unit.abs() == 1, unit, 0 * unit) / nonzero(total)
         else:
-            size = nonzero(total ** (1 / self.e))
-            size = torch.where(size.isinf(), torch.nan, size)  # as of a whole vector: no step hides an Inf
-            D = unit / size if self.e == 2 else unit.sign() * (unit.abs() / size) ** (self.e - 1)
+            total = torch.where(total.isinf(), torch.nan, total)  # as of a whole vector: no step hides an Inf
+            D = unit / nonzero(total.sqrt()) if self.e == 2 else from_power_sum(unit, total, self.e)
         return D.to(self.X.dtype)
 
     def _joined(self, values: Tensor, how: str) -> Tensor:
