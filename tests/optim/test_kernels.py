@@ -8,27 +8,15 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from models.groups import GROUP
 
 import moga
-from moga.optim.checks import PLAIN
 from moga.optim.kernels import build, compiled
 from moga.optim.kernels.compiled import leave
 from moga.optim.kernels.jobs import ROWS, SIGN, jobs_of, normalised
 from moga.optim.reference import reference
 from moga.optim.update import batched, decay, new_state
 
-BASE = {
-    **PLAIN,
-    "lr": 0.1,
-    "lr_scale": 0.5,
-    "momentum": 0.9,
-    "lookahead": None,
-    "weight_decay": 0.2,
-    "betas": [0.9, 0.99],
-    "eps": 1e-8,
-    "layout": "out,in",
-    "scale": 0.7,
-}
 UPDATES = [
     {"norm": "sign"},
     {"norm": "sign", "lookahead": 0.3, "momentum": 0.3},
@@ -58,7 +46,7 @@ DTYPES = [torch.float32, torch.bfloat16, torch.float16, torch.float64]
 
 
 def group_of(*parts, **words):
-    group = {**BASE, "implementation": "c"}
+    group = {**GROUP, "implementation": "c"}
     for part in (*parts, words):
         group |= part
     return group

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from models.groups import GROUP
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -16,7 +17,6 @@ import moga
 from moga.geometry.network import block_norm
 from moga.geometry.norms import norm
 from moga.geometry.polar import polar_factor
-from moga.optim.checks import PLAIN
 from moga.optim.reference import reference
 from moga.optim.update import batched, new_state
 from moga.rules.updates import COMBINATIONS
@@ -160,22 +160,10 @@ def test_every_logical_matrix_moves_by_lr_in_its_own_norm(update, storage):
     assert block_norm(groups).measure([moved]).item() == pytest.approx(0.3, rel=1e-4)
 
 
-BASE = {
-    **PLAIN,
-    "lr": 0.1,
-    "lr_scale": 0.5,
-    "momentum": 0.9,
-    "lookahead": None,
-    "weight_decay": 0.2,
-    "betas": [0.9, 0.99],
-    "eps": 1e-8,
-}
-
-
 @every_storage
 @pytest.mark.parametrize("words", COMBINATIONS, ids="-".join)
 def test_batched_equals_reference_with_a_scale_for_each_block(words, storage):
-    group = {**BASE, **dict(zip(("norm", "step", "constraint"), words, strict=True)), **storage.words}
+    group = {**GROUP, **dict(zip(("norm", "step", "constraint"), words, strict=True)), **storage.words}
     group |= {"calibration": "first_step", "scale": [0.7, 0.2, 0.4][: max(1, len(storage.blocks))]}
     fast = [storage.pack(random(storage.shapes, seed)) for seed in (0, 1)]
     slow = copy.deepcopy(fast)
@@ -237,7 +225,7 @@ class Recorded(TorchDispatchMode):
 
 
 def operations(words, changes, shape=(12, 8)):
-    group = {**BASE, **dict(zip(("norm", "step", "constraint"), words, strict=True)), "scale": 0.5, **changes}
+    group = {**GROUP, **dict(zip(("norm", "step", "constraint"), words, strict=True)), "scale": 0.5, **changes}
     weights = [torch.randn(shape) for _ in range(2)]
     states = [new_state(weight, group) for weight in weights]
     with Recorded() as record:

@@ -4,46 +4,34 @@ import copy
 
 import pytest
 import torch
+from models.groups import GROUP
 
 from moga.geometry.norms import NORMS, norm
-from moga.optim.checks import PLAIN
 from moga.optim.reference import reference
 from moga.optim.rounding import Noise
 from moga.optim.update import batched, new_state
 from moga.rules.updates import COMBINATIONS
 
-BASE = {
-    **PLAIN,
-    "lr": 0.1,
-    "lr_scale": 0.5,
-    "momentum": 0.9,
-    "lookahead": None,
-    "weight_decay": 0.2,
-    "betas": [0.9, 0.99],
-    "eps": 1e-8,
-    "layout": "out,in",
-    "scale": 0.7,
-}
 FUSED = {"layout": "in,out", "blocks": (2, 2, 2)}
 UNEVEN = {"blocks": (1, 3, 2), "scale": [0.1, 0.2, 0.3]}
 GROUPS = [
-    *({**BASE, "norm": a, "step": b, "constraint": c} for a, b, c in COMBINATIONS),
-    *({**BASE, "norm": a, "step": b, "constraint": c, **FUSED} for a, b, c in COMBINATIONS),
-    *({**BASE, "norm": a, "step": b, "constraint": c, **UNEVEN} for a, b, c in COMBINATIONS),
-    {**BASE, "norm": "row", "p": 1.5, "lookahead": 0.3},
-    {**BASE, "norm": "column", "q": 4.0, "layout": "in,out", "lookahead": 0.0},
-    {**BASE, "norm": "spectral", **UNEVEN, "polar": "quintic", "decays": False},
-    {**BASE, "norm": "spectral", "step": "trust_ratio", "calibration": "first_step", "trust_clip": [0.1, 5.0]},
-    {**BASE, "norm": "spectral", "step": "trust_ratio", "calibration": "first_step", **FUSED},
-    {**BASE, "norm": "spectral", "step": "trust_ratio", "calibration": "first_step", **UNEVEN},
-    {**BASE, "norm": "spectral", "constraint": "row_magnitude", "weight_decay": 0.0},
-    {**BASE, "norm": "euclidean", "step": "dual", "average": "sum", "lookahead": "momentum"},
-    {**BASE, "norm": "sign", "average": "none"},
-    {**BASE, "norm": "sign", "layout": "vector", "weight_decay": 0.0},
-    {**BASE, "norm": "euclidean", "layout": "vector"},
-    {**BASE, "norm": "adam", "state_dtype": "bfloat16"},
-    {**BASE, "norm": "rmsprop", "state_dtype": "bfloat16", "rounding": "stochastic"},
-    {**BASE, "norm": "spectral", "constraint": "sphere", "state_dtype": "bfloat16", "rounding": "stochastic"},
+    *({**GROUP, "norm": a, "step": b, "constraint": c} for a, b, c in COMBINATIONS),
+    *({**GROUP, "norm": a, "step": b, "constraint": c, **FUSED} for a, b, c in COMBINATIONS),
+    *({**GROUP, "norm": a, "step": b, "constraint": c, **UNEVEN} for a, b, c in COMBINATIONS),
+    {**GROUP, "norm": "row", "p": 1.5, "lookahead": 0.3},
+    {**GROUP, "norm": "column", "q": 4.0, "layout": "in,out", "lookahead": 0.0},
+    {**GROUP, "norm": "spectral", **UNEVEN, "polar": "quintic", "decays": False},
+    {**GROUP, "norm": "spectral", "step": "trust_ratio", "calibration": "first_step", "trust_clip": [0.1, 5.0]},
+    {**GROUP, "norm": "spectral", "step": "trust_ratio", "calibration": "first_step", **FUSED},
+    {**GROUP, "norm": "spectral", "step": "trust_ratio", "calibration": "first_step", **UNEVEN},
+    {**GROUP, "norm": "spectral", "constraint": "row_magnitude", "weight_decay": 0.0},
+    {**GROUP, "norm": "euclidean", "step": "dual", "average": "sum", "lookahead": "momentum"},
+    {**GROUP, "norm": "sign", "average": "none"},
+    {**GROUP, "norm": "sign", "layout": "vector", "weight_decay": 0.0},
+    {**GROUP, "norm": "euclidean", "layout": "vector"},
+    {**GROUP, "norm": "adam", "state_dtype": "bfloat16"},
+    {**GROUP, "norm": "rmsprop", "state_dtype": "bfloat16", "rounding": "stochastic"},
+    {**GROUP, "norm": "spectral", "constraint": "sphere", "state_dtype": "bfloat16", "rounding": "stochastic"},
 ]
 SHAPES = {"vector": [(5,), (), (1,), (0,)], "out,in": [(6, 4), (6, 4), (6, 1)], "in,out": [(4, 6), (1, 6), (4, 6)]}
 TOLERANCE = {torch.float64: 1e-11, torch.float32: 2e-5, torch.bfloat16: 2e-2}
@@ -105,7 +93,7 @@ def test_a_masked_step_changes_nothing(group):
 
 @pytest.mark.parametrize("rule", [norm("sign"), norm("row", p=3), norm("column", q=2), norm("spectral")], ids=str)
 def test_lr_is_the_size_of_one_update_in_the_norm(rule):
-    group = {**BASE, "norm": rule.name, "p": rule.p, "q": rule.q, "weight_decay": 0.0, "scale": rule.scale(6, 4)}
+    group = {**GROUP, "norm": rule.name, "p": rule.p, "q": rule.q, "weight_decay": 0.0, "scale": rule.scale(6, 4)}
     weight = torch.randn(6, 4, dtype=torch.float64)
     before = weight.clone()
     batched([weight], [torch.randn(6, 4, dtype=torch.float64)], [new_state(weight, group)], group, None)
@@ -115,7 +103,7 @@ def test_lr_is_the_size_of_one_update_in_the_norm(rule):
 @pytest.mark.parametrize("rule", [norm("sign"), norm("spectral")], ids=str)
 def test_a_dual_step_is_the_penalised_one(rule):
     """It minimises ``<G, D> + |D|^2 / 2``: its size is the dual norm, and ``<G, D>`` is minus the square of it."""
-    group = {**BASE, "norm": rule.name, "step": "dual", "average": "none", "weight_decay": 0.0, "lr_scale": 1.0}
+    group = {**GROUP, "norm": rule.name, "step": "dual", "average": "none", "weight_decay": 0.0, "lr_scale": 1.0}
     group |= {"lr": 1.0, "scale": rule.scale(6, 4)}
     weight, grad = torch.zeros(6, 4, dtype=torch.float64), torch.randn(6, 4, dtype=torch.float64)
     batched([weight], [grad], [{}], group, None)
@@ -124,7 +112,7 @@ def test_a_dual_step_is_the_penalised_one(rule):
 
 
 def test_the_euclidean_dual_step_is_the_gradient_bit_for_bit():
-    group = {**BASE, "norm": "euclidean", "step": "dual", "average": "none", "weight_decay": 0.0, "lr_scale": 1.0}
+    group = {**GROUP, "norm": "euclidean", "step": "dual", "average": "none", "weight_decay": 0.0, "lr_scale": 1.0}
     weight, grad = torch.zeros(6, 4), torch.randn(6, 4)
     batched([weight], [grad], [{}], {**group, "lr": 1.0, "scale": 1.0}, None)
     assert torch.equal(weight, -grad)
@@ -133,7 +121,7 @@ def test_the_euclidean_dual_step_is_the_gradient_bit_for_bit():
 @pytest.mark.parametrize("word", NORMS)
 def test_decay_keeps_the_size_below_its_inverse(word):
     rule = norm(word)
-    group = {**BASE, "norm": word, "lr_scale": 1.0, "lr": 0.5, "scale": rule.scale(5, 3)}
+    group = {**GROUP, "norm": word, "lr_scale": 1.0, "lr": 0.5, "scale": rule.scale(5, 3)}
     weight = torch.zeros(5, 3, dtype=torch.float64)
     state = new_state(weight, group)
     for _ in range(100):

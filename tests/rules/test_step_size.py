@@ -1,12 +1,7 @@
 """One step has size lr in each group's own norm, on real models and for every role."""
 
 import pytest
-import torch
-
-from moga.geometry.layout import to_matrices
-from moga.optim.steepest_descent import SteepestDescent
-from moga.rules.groups import param_groups
-from moga.rules.recipes import operator_norm
+from models.checks import check_step_size
 
 RECIPES = [
     ("moga-row", {}),
@@ -26,23 +21,7 @@ RECIPES = [
 @pytest.mark.parametrize("width", [64, 256])
 @pytest.mark.parametrize(("recipe", "options"), RECIPES)
 def test_one_step_has_size_lr(family, recipe, options, width, tie, request):
-    model = request.getfixturevalue(family)(width, tie_word_embeddings=tie).double()
-    groups = param_groups(model, recipe, **options)
-    lr = 0.3
-    optimizer = SteepestDescent(groups, lr=lr)
-    for parameter in model.parameters():
-        parameter.grad = torch.randn_like(parameter)
-    before = {id(parameter): parameter.detach().clone() for parameter in model.parameters()}
-    optimizer.step()
-    measured = set()
-    for group in groups:
-        if group["norm"] == "adam":
-            continue
-        measured.add(group["role"])
-        for parameter in group["params"]:
-            update = parameter.detach() - before[id(parameter)]
-            for stack in to_matrices(update, group["layout"], group["blocks"]):
-                sizes = operator_norm(group).measure(stack, fan=tuple(group["fan"][0]))
-                torch.testing.assert_close(sizes, torch.full_like(sizes, lr), rtol=1e-5, atol=0)
+    model = request.getfixturevalue(family)(width, tie_word_embeddings=tie)
+    measured = check_step_size(model, recipe, **options)
     roles = {"hidden"} if recipe == "muon" else {"hidden", "vector", "tied" if tie else "output", "input"}
     assert measured == (roles - {"input"} if tie and family == "llama" else roles)
