@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from itertools import zip_longest
 from typing import Any
 
 import torch
@@ -41,13 +40,11 @@ def prepared(state_dict: Mapping[str, Any], groups: Sequence[Group]) -> tuple[di
             )
     refuse_another_recipe(state_dict["param_groups"], [{**PLAIN, **group} for group in groups], PLAIN)
     ordered = in_order_of(dict(state_dict), groups)
-    ordered["param_groups"] = [
-        {**saved, "implementation": group["implementation"]} if group is not None else saved
-        for saved, group in zip_longest(ordered["param_groups"], groups[: len(ordered["param_groups"])])
-    ]
+    ordered["param_groups"] = [dict(saved) for saved in ordered["param_groups"]]
     states: list[State | None] = []
     used = set()
     for group, saved in zip(groups, ordered["param_groups"], strict=False):  # of other lengths: torch says so
+        saved["implementation"] = group["implementation"]
         for (name, weight), i in zip(named(group), saved["params"], strict=False):
             state = ordered["state"].get(i)
             states.append(None if state is None else _fitted(state, weight, {**PLAIN, **saved}, name))
