@@ -27,10 +27,11 @@ from moga.rules.heads import heads_of
 from moga.rules.hooks import config_of
 from moga.rules.logits import KEY, logit_scale
 from moga.rules.roles import Assignment, OpenRoles, find_roles
+from moga.rules.storage import WRAPPERS as HOLDERS
 from moga.rules.storage import stored_tensors
 
 VERSION = 1  # of the saved form
-WRAPPERS = ("module", "_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module")
+WRAPPERS = frozenset(attribute for _, _, attribute in HOLDERS)  # what they put into names
 
 Sizes = tuple[tuple[int, int, int], ...]  # (number of matrices, out, in) of each logical block
 Base = Any  # a model, (name, tensor) pairs, a config, the dict or the path of what save_base wrote

@@ -8,10 +8,13 @@ adds it (BLOOM, the feed-forward part of MPT), the row names the map inside of i
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 from torch import nn
+
+from moga.rules.families import kinds
 
 Maps = Mapping[str, str]  # module whose output is added, relative to the block -> its last affine maps, with spaces
 
@@ -114,19 +117,17 @@ POST_NORM_BLOCKS = _rows(
 LAYER = "transformers.modeling_layers.GradientCheckpointingLayer"  # the base of transformers' layers
 
 
-def kinds(module: nn.Module) -> list[str]:
+# What the tables leave out of the full path of a class of transformers' models: family, then class.
+MODELING = re.compile(r"transformers\.models\.(\w+)\.modeling_\1\.")
+
+
+def short_kinds(module: nn.Module) -> list[str]:
     """The names of a module's classes as the tables have them, its own first.
 
-    >>> kinds(nn.Linear(3, 2))[:2]
+    >>> short_kinds(nn.Linear(3, 2))[:2]
     ['torch.nn.modules.linear.Linear', 'torch.nn.modules.module.Module']
     """
-    return [_name(kind) for kind in type(module).__mro__]
-
-
-def _name(kind: type) -> str:
-    family = kind.__module__.rpartition(".")[2].removeprefix("modeling_")
-    within = kind.__module__ == f"transformers.models.{family}.modeling_{family}"
-    return f"{family if within else kind.__module__}.{kind.__qualname__}"
+    return [MODELING.sub(r"\1.", kind) for kind in kinds(module)]
 
 
 def known_stacks(model: nn.Module) -> list[Stack]:
@@ -142,7 +143,7 @@ def known_stacks(model: nn.Module) -> list[Stack]:
     stacks: dict[str, list[tuple[str, nn.Module, Block]]] = {}
     blocks: list[str] = []
     for name, module in model.named_modules():
-        names = kinds(module)
+        names = short_kinds(module)
         if hit := next((kind for kind in names if kind in POST_NORM_BLOCKS), None):
             raise ValueError(f"{name or 'the model'} ({hit}) {POST_NORM}")
         row = next((BLOCKS[kind] for kind in names if kind in BLOCKS), None)
@@ -167,13 +168,13 @@ def _check_settings(name: str, module: nn.Module, row: Block) -> None:
     for path, value, otherwise in row.needs:
         owner, _, attribute = path.rpartition(".")
         if bool(getattr(module.get_submodule(owner), attribute)) != value:
-            raise ValueError(f"{name or 'the model'} ({kinds(module)[0]}) {otherwise}")
+            raise ValueError(f"{name or 'the model'} ({short_kinds(module)[0]}) {otherwise}")
 
 
 def _branches(name: str, block: nn.Module, row: Block) -> Iterator[Branch]:
     modules = dict(block.named_modules())
     for path, maps in row.branches.items():
         if path in modules:  # blocks without cross-attention lack that of the row
-            mixture = next((MIXTURES[kind] for kind in kinds(modules[path]) if kind in MIXTURES), None)
+            mixture = next((MIXTURES[kind] for kind in short_kinds(modules[path]) if kind in MIXTURES), None)
             full = f"{name}.{path}" if name else path
             yield Branch(full, modules[path], tuple((mixture or maps).split()) or ("",))

@@ -8,7 +8,8 @@ from fnmatch import fnmatchcase
 from torch import nn
 from torch.nn.modules.conv import _ConvNd
 
-from moga.rules.blocks import Branch, Stack, kinds
+from moga.rules.blocks import Branch, Stack
+from moga.rules.families import kinds
 
 Patterns = Sequence[str] | Mapping[str, str | Sequence[str]]
 

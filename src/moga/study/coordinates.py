@@ -29,7 +29,7 @@ from moga.study.factories import Built, called, is_path, labels_of, loss_of, mov
 from moga.study.lock import hold_study
 from moga.study.plants import plant_in_weights
 from moga.study.probes import Pass, Probe
-from moga.study.records import RECORDS_FILE, StudyError, append_record, record_of
+from moga.study.records import RECORDS_FILE, StudyError, append_record, run_record
 from moga.study.sweep import environment
 from moga.study.train import threads as with_threads
 
@@ -73,7 +73,7 @@ def run_check(
                 for seed in plan.seeds:
                     windows = training_windows(corpus, plan.settings.batch, plan.settings.context, seed, 0)
                     result = measure(plan.settings, case, size, seed, torch.from_numpy(windows), roles)
-                    record = record_of(plan.config(case, size, seed), result, environment(threads, 1))
+                    record = run_record(plan.config(case, size, seed), result, environment(threads, 1))
                     append_record(directory, record)
                     done += 1
                     if progress is not None:

@@ -14,10 +14,9 @@ from moga.study.factories import is_path
 from moga.study.models import FAMILIES, heads_of
 from moga.study.plants import check_plant
 from moga.study.presets import DEFAULT_RATES
+from moga.study.settings import AXES, STARTS
 
 MEASURE = "check"  # what a directory holds: a word in its settings
-AXES = ("width", "depth")
-STARTS = ("own", "moga")
 LEAST = {"layers": 1, "width": 1, "head_size": 1, "context": 1, "batch": 1, "steps": 2}
 # A small part of the smallest rate that a sweep tries: changes then add up, and nothing saturates that would hide one.
 SMALL = 1 / 16

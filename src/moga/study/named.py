@@ -21,11 +21,10 @@ from torch import nn
 from moga.rules.init import initialize_
 from moga.study.factories import call_factory, is_path
 from moga.study.models import FAMILIES, build_model, heads_of
-from moga.study.settings import Settings
+from moga.study.settings import STARTS, Settings
 
 LARGEST = 200_000_000  # parameters of a config's model that gets memory and weights; a larger one has only shapes
 SEED = 0
-STARTS = ("own", "moga")
 
 
 @dataclass(frozen=True)

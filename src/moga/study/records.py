@@ -54,10 +54,10 @@ def config_key(config: Mapping[str, Any]) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def record_of(config: Mapping[str, Any], result: Any, environment: Mapping[str, Any]) -> dict[str, Any]:
+def run_record(config: Mapping[str, Any], result: Any, environment: Mapping[str, Any]) -> dict[str, Any]:
     """What a line of a study holds of one finished run.
 
-    >>> record_of({"lr": 0.1}, {"loss": 2.0}, {})["key"] == config_key({"lr": 0.1})
+    >>> run_record({"lr": 0.1}, {"loss": 2.0}, {})["key"] == config_key({"lr": 0.1})
     True
     """
     return {"key": config_key(config), "config": dict(config), "result": result, "environment": dict(environment)}

@@ -21,7 +21,7 @@ from moga.study.curvature import Loss
 from moga.study.data import Corpus, load_corpus, training_windows, validation_windows
 from moga.study.lock import hold_study
 from moga.study.models import build_model, next_token_loss
-from moga.study.records import StudyError, append_record, config_key, read_records, record_of
+from moga.study.records import StudyError, append_record, config_key, read_records, run_record
 from moga.study.smoothness import smoothness, width_exponent
 from moga.study.smoothness_plan import MEASURE, Point, SmoothnessPlan, SmoothnessSettings, block_recipe, parse_norm
 from moga.study.sweep import environment
@@ -62,7 +62,7 @@ def run_smoothness(
         total, done = sum(map(len, missing.values())), 0
         for point, wanted in missing.items():
             for trained, norm, result in _measured(point, wanted, plan.settings, corpus):
-                record = record_of(plan.config(point, trained, norm), result, environment(threads, 1))
+                record = run_record(plan.config(point, trained, norm), result, environment(threads, 1))
                 append_record(directory, record)
                 done += 1
                 if progress is not None:

@@ -17,7 +17,7 @@ from moga.study.data import Corpus, load_corpus
 from moga.study.factories import is_path
 from moga.study.lock import hold_study
 from moga.study.prices import Estimate, estimate, price_list, within_budget
-from moga.study.records import StudyError, append_record, read_records, record_of
+from moga.study.records import StudyError, append_record, read_records, run_record
 from moga.study.refine import refine_runs, regret_runs
 from moga.study.settings import Plan, Run, settings_dict
 from moga.study.tasks import code_of, settled_roles, source_of
@@ -238,7 +238,7 @@ class _Board:
         self._report()
 
     def _on_done(self, worker: int, run: Run, result: dict[str, Any]) -> None:
-        record = record_of(run.config(), result, self._environment)
+        record = run_record(run.config(), result, self._environment)
         if is_path(run.recipe):
             record["environment"]["optimizer"] = code_of(run.recipe)
         append_record(self._directory, record)
