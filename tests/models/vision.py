@@ -14,17 +14,28 @@ from __future__ import annotations
 
 import enum
 import importlib.machinery
+import os
 import sys
 import types
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 from torch import nn
 
 TIMM = Path(sys.prefix) / "timm"
+HOW = f"timm is not there; pip install --no-deps --target {TIMM} timm==1.0.31"
 CLASSES, IMAGE, PATCH = 7, 16, 4
+
+
+def need_timm() -> None:
+    """Leave the test out where timm is not there, and say so; MOGA_REQUIRE_TIMM=1 makes that a failure."""
+    if not TIMM.is_dir():
+        if os.environ.get("MOGA_REQUIRE_TIMM") == "1":
+            pytest.fail(f"{HOW}, or unset MOGA_REQUIRE_TIMM")
+        pytest.skip(HOW)
 
 
 class Interpolation(enum.Enum):

@@ -13,6 +13,7 @@ from torch import Tensor
 from moga.geometry.polar import work_dtype
 from moga.optim.checks import named
 from moga.optim.distributed.exchange import group_of
+from moga.optim.distributed.pieces import is_sharded
 from moga.optim.matrices import Group
 
 NONFINITE = ("skip", "raise", "propagate")
@@ -66,7 +67,7 @@ def _everywhere(ok: Tensor, places: Mapping[Tensor, Any]) -> Tensor:
     One for each set of ranks, where parameters lie on several meshes. Ranks that hold whole parameters see the same
     gradients and need not ask.
     """
-    for ranks in dict.fromkeys(place.grid.ranks for place in places.values() if hasattr(place.weight, "device_mesh")):
+    for ranks in dict.fromkeys(place.grid.ranks for place in places.values() if is_sharded(place.weight)):
         if len(ranks) > 1:
             bad = (~ok).float()
             dist.all_reduce(bad, dist.ReduceOp.MAX, group_of(ranks))
