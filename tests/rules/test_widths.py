@@ -86,6 +86,13 @@ def test_the_same_width_settles_nothing():
     assert set(roles_from_widths(mlp(4), mlp(4)).values()) == {"", "vector"}
 
 
+def test_a_deep_model_is_told_by_kinds_of_its_parameters():
+    deep = torch.nn.Sequential(*[torch.nn.Linear(4, 4) for _ in range(20)], torch.nn.Linear(4, 2))
+    text = r"without a role \(21\):\n  \*.weight \(Linear, shape \(4, 4\)\), 20 times\n  \*.weight \(Linear, shape \(2, 4\)\)\n"
+    with pytest.raises(ValueError, match=text):
+        moga.param_groups(deep, "moga-row")
+
+
 def test_a_tied_matrix_is_tied_by_both():
     small, large = (build("gpt2", width, tie_word_embeddings=True) for width in (32, 64))
     assert roles_from_widths(large, small)["transformer.wte.weight"] == "tied"

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import re
+from collections import Counter
 from collections.abc import Sequence
 from fnmatch import fnmatchcase
 from itertools import takewhile
 from typing import Any
 
 from moga.rules.storage import StoredTensor
+
+SHOWN = 12  # tensors that an error lists one by one
 
 FEATURES = (
     "This is a base model: it ends in features, and what it feeds is not part of it. If those features grow with "
@@ -40,7 +44,7 @@ def open_message(
     ``linear`` are linear maps that may be the first, the last or between; ``ends`` says whether the inputs and the
     outputs are known. ``rest``, not None for a base model, has the roles of the tensors that are settled, by name.
     """
-    lines = [f"  {one}" for one in (*linear, *unknown)]
+    open_ones = (*linear, *unknown)
     reasons, example = [], {}
     if linear and rest is not None:
         reasons.append(FEATURES)
@@ -54,7 +58,15 @@ def open_message(
         reasons.append("What a module of unknown type does with a tensor is not known; a matrix is read as (out, in).")
     example |= {one.names[0]: likely(one) for one in unknown}
     how = f"{' '.join(reasons)} State roles by name, for example\n  roles={example}"
-    return "\n".join([f"parameters without a role ({len(lines)}):", *lines, how])
+    return "\n".join([f"parameters without a role ({len(open_ones)}):", *_lines(open_ones), how])
+
+
+def _lines(tensors: Sequence[StoredTensor]) -> list[str]:
+    """A line for each tensor; of a deep model one for each kind, its numbers written as ``*``."""
+    if len(tensors) <= SHOWN:
+        return [f"  {one}" for one in tensors]
+    kinds = Counter(re.sub(r"(?<![^.])\d+(?=\.)", "*", str(one)) for one in tensors)
+    return [f"  {kind}{f', {times} times' if times > 1 else ''}" for kind, times in kinds.items()]
 
 
 def _ends(names: Sequence[str], inputs: bool, outputs: bool) -> dict[str, Any]:
