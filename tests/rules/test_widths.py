@@ -88,8 +88,8 @@ def test_the_same_width_settles_nothing():
 
 def test_a_deep_model_is_told_by_kinds_of_its_parameters():
     deep = torch.nn.Sequential(*[torch.nn.Linear(4, 4) for _ in range(20)], torch.nn.Linear(4, 2))
-    text = r"without a role \(21\):\n  \*.weight \(Linear, shape \(4, 4\)\), 20 times\n  \*.weight \(Linear, shape \(2, 4\)\)\n"
-    with pytest.raises(ValueError, match=text):
+    kinds = r"  \*.weight \(Linear, shape \(4, 4\)\), 20 times\n  \*.weight \(Linear, shape \(2, 4\)\)\n"
+    with pytest.raises(ValueError, match=rf"without a role \(21\):\n{kinds}"):
         moga.param_groups(deep, "moga-row")
 
 
