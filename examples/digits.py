@@ -1,8 +1,8 @@
 """A pre-activation residual network on the 8 x 8 digits of scikit-learn: a model and data of one's own for the studies.
 
     cd examples
-    moga transfer --over depth --model digits:deep --data digits:batches --sizes 8,16,32 --recipe moga-row --start moga \\
-        --role "*=hidden" --role stem.weight=input --role head.weight=output --out runs/digits
+    moga transfer --over depth --model digits:deep --data digits:batches --sizes 8,16,32 --recipe moga-row \\
+        --start moga --role "*=hidden" --role stem.weight=input --role head.weight=output --out runs/digits
 
 The digits come with scikit-learn (`pip install scikit-learn`); nothing is downloaded.
 """
