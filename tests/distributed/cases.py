@@ -36,14 +36,16 @@ class Twins:
     """The same parameters whole and sharded, with an optimizer each."""
 
     def __init__(self, recipe: object, names: list[str], mesh: DeviceMesh, placements, **options) -> None:
-        own = {key: options.pop(key) for key in ("nonfinite", "rounding", "state_dtype") if key in options}
+        own = {
+            key: options.pop(key) for key in ("nonfinite", "rounding", "state_dtype", "polar_dtype") if key in options
+        }
         values = weights(names, options.pop("dtype", torch.float32))
-        lr = options.pop("lr", 0.02)
+        lr, distribute = options.pop("lr", 0.02), options.pop("distribute", "none")
         self.mesh, self.placements = mesh, {name: placements(name, value) for name, value in values.items()}
         self.whole = {name: nn.Parameter(value.clone()) for name, value in values.items()}
         self.sharded = {name: nn.Parameter(self.cut(name, value)) for name, value in values.items()}
         self.plain = moga.SteepestDescent(groups_of(recipe, self.whole, **options), lr, **own)
-        self.spread = moga.SteepestDescent(groups_of(recipe, self.sharded, **options), lr, **own)
+        self.spread = moga.SteepestDescent(groups_of(recipe, self.sharded, **options), lr, **own, distribute=distribute)
 
     def cut(self, name: str, value: Tensor) -> Tensor:
         return shard(value, self.mesh, self.placements[name])

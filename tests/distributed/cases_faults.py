@@ -16,6 +16,7 @@ from distributed.tensors import groups_of, shard, weights
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
+from torch.distributed.tensor.placement_types import _StridedShard
 
 import moga
 from moga.optim.distributed import shards
@@ -105,31 +106,44 @@ def ranks() -> int:
     return dist.get_world_size()
 
 
-def disagreement() -> None:
-    """Ranks with other groups: an error on every rank that shows both, instead of a wait for ever."""
-    names = NAMES if dist.get_rank() else [*NAMES[1:], NAMES[0]]
+def sharded(recipe: str, names: list[str], lr: Any) -> moga.SteepestDescent:
+    """An optimizer of this rank's own."""
     parameters = {name: nn.Parameter(shard(value, line(), [Shard(0)])) for name, value in weights(names).items()}
-    made = moga.SteepestDescent(groups_of("moga-row", parameters), lr=0.1)
-    if ranks() > 1:
-        text = r"differ between ranks; .* on rank 0: stored .*; on rank 1: seven .* Make the same groups"
-        with pytest.raises(ValueError, match=text):
+    return moga.SteepestDescent(groups_of(recipe, parameters), lr=lr)
+
+
+def disagreement() -> None:
+    """Ranks with other groups: an error on every rank that shows both, instead of a wait for ever or of drift."""
+    first = dist.get_rank() == 0
+    for made, text in (
+        (sharded("moga-row", [*NAMES[1:], NAMES[0]] if first else NAMES, 0.1), "0: stored .*; on rank 1: seven "),
+        (sharded("moga-row" if first else "moga-column", NAMES, 0.1), "0: .*'norm': 'row'.*; on rank 1: .*'column'"),
+        (sharded("moga-row", NAMES, 0.1 if first else 0.2), "0: .*'lr': 0.1,.*; on rank 1: .*'lr': 0.2,"),
+        (sharded("moga-row", NAMES, torch.tensor(0.5 if first else 0.5000001)), r"0: .*'lr': 0.5,.*; .*'lr': 0.500000"),
+    ):
+        if ranks() > 1:
+            with pytest.raises(ValueError, match=f"differ between ranks; .* on rank {text}.* Make the same groups"):
+                made.step()
+        else:
             made.step()
 
 
 def fewer() -> None:
     """A rank that lacks a parameter."""
-    names = NAMES[: 3 if dist.get_rank() else 4]
-    parameters = {name: nn.Parameter(shard(value, line(), [Shard(0)])) for name, value in weights(names).items()}
-    made = moga.SteepestDescent(groups_of("moga-row", parameters), lr=0.1)
+    made = sharded("moga-row", NAMES[: 3 if dist.get_rank() else 4], 0.1)
     if ranks() > 1:
         with pytest.raises(ValueError, match=r"on rank 0: gain .*; on rank 1: nothing more"):
             made.step()
 
 
 def placements() -> None:
-    """A parameter that is a sum over ranks, or whose shards are no boxes of its shape."""
+    """A parameter that is a sum over ranks, or whose shards are interleaved or no boxes of its shape."""
     part = torch.ones(2, 3)
     for weight, text in (
+        (
+            DTensor.from_local(part, line(), [_StridedShard(0, split_factor=2)], run_check=False),
+            r"'w' of shape .* has placements \(_StridedShard\(.*supported are Shard\(d\), Replicate\(\), and",
+        ),
         (DTensor.from_local(part, line(), [Partial()]), r"'w' of shape \(2, 3\) has placements \(Partial\(sum\),\)"),
         (
             DTensor.from_local(part, line(), [Shard(0)], shape=(2 * ranks() + 1, 3), stride=(3, 1)),

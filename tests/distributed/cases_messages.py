@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from distributed.cases import line
-from distributed.messages import ALL_REDUCE, ALL_TO_ALL, ROWS, Counter
+from distributed.messages import ALL_REDUCE, ALL_TO_ALL, Counter, formulas
 from distributed.tensors import shard
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
@@ -16,16 +17,19 @@ from torch.distributed.tensor import Replicate, Shard
 import moga
 
 SHAPES = [(8, 12), (16, 4), (8, 12)]  # (out, in), which 1, 2 and 4 divide
+COLUMNS = [(out, in_ / 2) for out, in_ in SHAPES]
 
 
-def optimizer(update: dict[str, Any], layout: str, axis: int, nonfinite: str) -> moga.SteepestDescent:
+def optimizer(
+    update: dict[str, Any], layout: str, axes: Sequence[int], nonfinite: str, mesh: Any = None, **words: str
+) -> moga.SteepestDescent:
     groups = []
     for out, in_ in SHAPES:
         shape = (out, in_) if layout == "out,in" else (in_, out)
-        weight = nn.Parameter(shard(torch.randn(shape), line(), [Shard(axis)]))
+        weight = nn.Parameter(shard(torch.randn(shape), mesh or line(), [Shard(axis) for axis in axes]))
         weight.grad = torch.randn_like(weight)
         groups.append({"params": [weight], "layout": layout, "scale": 1.0, **update})
-    made = moga.SteepestDescent(groups, lr=0.1, nonfinite=nonfinite)
+    made = moga.SteepestDescent(groups, lr=0.1, nonfinite=nonfinite, **words)
     made.step()  # state is made, and ranks compare their groups
     return made
 
@@ -33,9 +37,9 @@ def optimizer(update: dict[str, Any], layout: str, axis: int, nonfinite: str) ->
 def table() -> None:
     """Every row of the table: the kinds and the number of messages, and their bytes, for three matrices together."""
     ranks = dist.get_world_size()
-    for row in ROWS:
+    for row in formulas.ROWS:
         stored = row.layout.split(",").index(row.cut)
-        made = optimizer(row.update, row.layout, stored, "propagate")
+        made = optimizer(row.update, row.layout, [stored], "propagate")
         with Counter() as counter:
             made.step()
         kinds = [kind for kind, _ in counter.sent]
@@ -54,7 +58,7 @@ def table() -> None:
 def nonfinite() -> None:
     """The check is one number in one all-reduce, and nothing under "propagate"."""
     for word, expected in (("skip", [(ALL_REDUCE, 4)]), ("raise", [(ALL_REDUCE, 4)]), ("propagate", [])):
-        made = optimizer({"norm": "sign"}, "out,in", 0, word)
+        made = optimizer({"norm": "sign"}, "out,in", [0], word)
         with Counter() as counter:
             made.step()
         assert counter.sent == (expected if dist.get_world_size() > 1 else []), (word, counter.sent)
@@ -73,3 +77,50 @@ def hybrid() -> None:
     sent = torch.tensor(float(sum(size for _, size in counter.sent)))
     dist.all_reduce(sent)
     assert sent == 4 * 8 * 12 * (1 / 2 + 3 / 2)
+
+
+def both() -> None:
+    """Cut along both axes: rows are added up over the ranks of one axis of the mesh, each of them its own rows."""
+    mesh = init_device_mesh("cpu", (2, 2))
+    for norm, cut, sizes in (("row", "in", [(out / 2, in_) for out, in_ in SHAPES]), ("column", "out", COLUMNS)):
+        row = formulas.row_of(norm, cut)
+        made = optimizer(row.update, "out,in", [0, 1], "propagate", mesh)
+        with Counter() as counter:
+            made.step()
+        assert counter.sent == [(ALL_REDUCE, sum(row.bytes(*size) for size in sizes))], (row, counter.sent)
+    made = optimizer(formulas.row_of("column", "out").update, "out,in", [0, 0], "propagate", mesh)
+    with Counter() as counter:
+        made.step()  # both axes cut the columns: a sum over each
+    assert counter.sent == [(ALL_REDUCE, 8 * sum(in_ for _, in_ in SHAPES))] * 2
+    made = optimizer({"norm": "spectral"}, "out,in", [0, 1], "propagate", mesh)
+    assert total(made) == 8 * sum(out * in_ for out, in_ in SHAPES) * 3 / 4
+
+
+def total(made: moga.SteepestDescent) -> float:
+    """The bytes of a step that go to other ranks, of all ranks together."""
+    with Counter() as counter:
+        made.step()
+    sent = torch.tensor(float(sum(size for _, size in counter.sent)))
+    dist.all_reduce(sent)
+    return float(sent)
+
+
+def teams() -> None:
+    """Work that is shared by rows: two more messages for each iteration, and the bytes of the teams as settled."""
+    ranks = dist.get_world_size()
+    for polar, squares in (("quintic", True), ("cubic", False)):
+        steps = moga.geometry.polar.POLAR[polar].steps
+        update = {"norm": "spectral", "polar": polar}
+        made = optimizer(update, "out,in", [0], "propagate", distribute="teams")
+        expected = 0.0
+        for place in made._places.values():
+            [share], (out, in_) = place.shares, place.weight.shape
+            parts = [part.of(min(out, in_)) for part in share.team]
+            rows = [part.stop - part.start for part in parts]
+            expected += formulas.team_bytes(out, in_, rows, steps, ranks, squares)
+        with Counter() as counter:
+            made.step()
+        if ranks > 1:
+            assert max(len(place.shares[0].team) for place in made._places.values()) > 1
+            assert [kind for kind, _ in counter.sent] == list(formulas.team_kinds(steps, squares))
+            assert total(made) == expected, (total(made), expected)

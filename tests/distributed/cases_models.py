@@ -115,9 +115,10 @@ def check(model: nn.Module, plain: nn.Module, tolerance: float = 1e-6) -> None:
     assert not wrong, wrong
 
 
-def arranged(kind: str, recipe: str) -> None:
+def arranged(kind: str, recipe: str, distribute: str = "none") -> None:
     """Ten steps from gradients that every rank has whole equal those of one process."""
     plain, model, expected, optimizer = pair(kind, recipe)
+    optimizer.distribute = distribute
     for seed in range(10):
         for weight, other, grad in zip(
             model.parameters(), plain.parameters(), random(plain.parameters(), seed), strict=True

@@ -35,6 +35,8 @@ SPECS = {
     "seventy-two": matrix(72, 8),
     "three rows": matrix(3, 4),
     "wide": matrix(4, 21),
+    "large": matrix(70, 130),  # of more than 64 rows: steps in pairs in one process
+    "tall": matrix(100, 66),
     "head": Spec((5, 6), "output", "out,in", ((1, 6),)),
     "embedding": Spec((11, 6), "input", "in,out", ((6, 1),)),
     "stored (in, out)": Spec((9, 6), "hidden", "in,out", ((6, 9),)),

@@ -13,8 +13,9 @@ from torch.distributed.tensor._utils import _compute_local_shape_and_global_offs
 from torch.distributed.tensor.placement_types import _StridedShard
 
 from moga.optim.distributed import plan
+from moga.optim.distributed.balance import SLACK, balanced, teams
 from moga.optim.distributed.pieces import Grid, Piece, own_piece, piece_at
-from moga.optim.distributed.plan import Place, balanced
+from moga.optim.distributed.plan import Place
 from moga.optim.distributed.routes import local_group, reach_of, route_of
 
 PLAIN = {"step": "fixed", "constraint": "decay", "p": None, "q": None, "scale": 1.0, "blocks": [], "interleave": 1}
@@ -123,9 +124,27 @@ def test_a_shard_keeps_the_scale_of_the_block_that_its_rows_are_of():
 
 @given(costs=st.lists(st.integers(1, 100), max_size=40), ranks=st.integers(1, 6))
 def test_no_rank_has_more_than_its_mean_and_one_matrix(costs, ranks):
-    owners = balanced(costs, ranks)
+    owners = balanced(costs, [1] * ranks)
     loads = [sum(cost for cost, owner in zip(costs, owners, strict=True) if owner == rank) for rank in range(ranks)]
     assert max(loads) <= sum(costs) / ranks + max(costs, default=0)
+
+
+@given(data=st.data(), ranks=st.integers(1, 20))
+def test_teams_cover_every_row_once_and_even_out_the_work_of_a_node(data, ranks):
+    costs = data.draw(st.lists(st.integers(1, 100), min_size=1, max_size=40))
+    splits = data.draw(st.lists(st.booleans(), min_size=len(costs), max_size=len(costs)))
+    found, loads = teams(costs, splits, ranks), [0.0] * ranks
+    for cost, split, team in zip(costs, splits, found, strict=True):
+        assert [part.start for part in team] == [0.0, *(part.end for part in team[:-1])] and team[-1].end == 1.0
+        assert len({part.rank // 8 for part in team}) == 1 and (split or len(team) == 1)
+        rows = [part.of(13) for part in team]
+        assert [i for one in rows for i in range(13)[one]] == list(range(13))
+        for part in team:
+            loads[part.rank] += cost * (part.end - part.start)
+    for first in range(0, ranks, 8):
+        node = loads[first : first + 8]
+        most = max((cost for cost, split in zip(costs, splits, strict=True) if not split), default=0)
+        assert max(node) <= sum(node) / len(node) * (1 + SLACK) + most + 1e-6
 
 
 def test_a_stack_is_shared_out_and_every_matrix_has_one_owner():
@@ -134,7 +153,7 @@ def test_a_stack_is_shared_out_and_every_matrix_has_one_owner():
     group = {**PLAIN, "norm": "spectral", "layout": "stack,out,in"}
     shares = plan.shares_of(place, group)
     assert [(share.start, share.count) for share in shares] == [(0, 3), (3, 3), (6, 1)]
-    assert [share.cost for share in shares] == [3 * 80, 3 * 80, 80]
+    assert [share.cost for share in shares] == [3 * 224, 3 * 224, 224]  # 2 x 80 + 4^3
     assert shares[1].piece(0) == Piece((0, 0, 0), (3, 4, 5))
     [whole] = plan.shares_of(place, {**group, "constraint": "sphere"})
     assert whole.shape == (7, 4, 5)

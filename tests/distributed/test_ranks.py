@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from distributed.launch import launch
-from distributed.messages import table
+from distributed.messages import formulas
 
 import moga
 
@@ -31,13 +31,17 @@ ALWAYS = [
     *(f"cases_models.nowhere[{recipe}]" for recipe in ("moga-column", "spel")),
     "cases_models.partial_gradients",
     *(f"cases_faults.{name}" for name in FAULTS),
-    *(f"cases_spread.alike[{recipe}]" for recipe in ("moga-row", "muon", "muown")),
+    *(f"cases_spread.alike[{words}]" for words in ("moga-row,owners", "muon,owners", "muown,owners", "muon,teams")),
+    *(f"cases_spread.teams[{polar}]" for polar in ("quintic", "quintic,as settled", "cubic", "exact")),
+    *(f"cases_spread.{name}" for name in ("narrow", "wrong_rows", "words", "memory")),
     "cases_spread.once",
+    *(f"cases_starts.started[fsdp,{recipe}]" for recipe in ("moga-row", "spel")),
     "cases_saved.moved",
     "cases_saved.imported",
 ]
 EVEN = [  # torch's tensor parallelism and cuts along `in` need sizes that the ranks divide
     "cases_messages.table",
+    "cases_messages.teams",
     "cases_messages.nonfinite",
     *(f"cases_models.arranged[fsdp along in,{recipe}]" for recipe in ("moga-row", "muown")),
     *(f"cases_models.arranged[tensor,{recipe}]" for recipe in ("moga-row", "moga-column", "muon")),
@@ -45,8 +49,11 @@ EVEN = [  # torch's tensor parallelism and cuts along `in` need sizes that the r
 SQUARE = [
     *(f"cases_models.arranged[fsdp and tensor,{recipe}]" for recipe in ("moga-row", "moga-column", "muon", "muown")),
     *(f"cases_models.arranged[hybrid,{recipe}]" for recipe in ("moga-row", "moga-column", "orscale-lm")),
+    *(f"cases_models.arranged[{kind},muon,teams]" for kind in ("fsdp and tensor", "hybrid")),
     "cases_models.trained[hybrid,muon]",
+    *(f"cases_starts.started[{kind},moga-row]" for kind in ("fsdp and tensor", "hybrid")),
     "cases_messages.hybrid",
+    "cases_messages.both",
 ]
 CASES = {1: ALWAYS + EVEN, 2: ALWAYS + EVEN, 3: [*ALWAYS, "cases_faults.part_of_the_ranks"], 4: ALWAYS + EVEN + SQUARE}
 
@@ -84,4 +91,4 @@ def test_a_rank_that_waits_for_ever_shows_where_it_does(tmp_path: Path):
 
 
 def test_the_documented_table_is_the_counted_one():
-    assert table() in DOCS.read_text(encoding="utf-8")
+    assert formulas.table() in DOCS.read_text(encoding="utf-8")

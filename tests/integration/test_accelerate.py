@@ -1,5 +1,10 @@
 """accelerate with gradient accumulation: a run that is resumed has the same losses, and parts are the whole batch."""
 
+import os
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 import torch
 from accelerate import Accelerator, skip_first_batches
@@ -51,3 +56,13 @@ def test_a_resumed_run_has_the_same_losses(parts, train, tmp_path):
 def test_accumulated_parts_are_the_whole_batch(train):
     whole, parts = train(0, 20, 1), train(0, 20, 2)
     assert [(a + b) / 2 for a, b in zip(parts[::2], parts[1::2], strict=True)] == pytest.approx(whole, abs=1e-4)
+
+
+@pytest.mark.timeout(300)
+def test_two_processes_are_one(tmp_path):
+    """DDP on the CPU; a process that waits for ever shows where, see the script."""
+    ranks = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    command = [sys.executable, *ranks, Path(__file__).with_name("accelerate_ranks.py"), tmp_path]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    run = subprocess.run(command, capture_output=True, text=True, timeout=280, env=environment)
+    assert run.returncode == 0 and run.stdout.count("equal") == 2, run.stdout + run.stderr

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
+from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from moga.geometry.layout import from_matrices, to_matrices
 from moga.geometry.polar import polar_factor
@@ -48,6 +49,9 @@ def initialize_(
     that the model starts as what it adapts; and numbers per head, channel or layer of the classes in the table
     ``STARTS`` of ``rules/places.py``, whose start is their authors' (sinks, A_log, D, dt_bias, layer scales). Any other
     vector or scalar has no known start: state its role, ``roles={"*.temperature": "vector"}``, to keep its value.
+
+    Of a sharded model call it on every rank, with the same random state: they then hold the parts of what one process
+    draws, whatever their number. The shards of one parameter come from the first rank of its mesh in any case.
 
     The rule is the same for every ``recipe``: what stays constant over width is the spectral size, because random
     entries are not aligned; the norm of the recipe measures updates, which are. Only where the recipe holds matrices
@@ -127,7 +131,7 @@ def _start_role(one: Assignment, divided: bool) -> str:
 
 def _fill_vector(one: Assignment, start: Start | None, generator: torch.Generator | None) -> None:
     if start == "token":
-        one.parameter.normal_(generator=generator)
+        _write(one.parameter, _whole_like(one.parameter).normal_(generator=generator))
     elif isinstance(start, float):
         one.parameter.fill_(start)
 
@@ -135,7 +139,8 @@ def _fill_vector(one: Assignment, start: Start | None, generator: torch.Generato
 def _fill_matrix(
     one: Assignment, role: str, constraint: str | None, logit_scale: float, generator: torch.Generator | None
 ) -> None:
-    matrices = to_matrices(one.parameter, one.layout, one.blocks, one.interleave)
+    value = _whole_like(one.parameter)
+    matrices = to_matrices(value, one.layout, one.blocks, one.interleave)
     for matrix in matrices:
         out, in_ = matrix.shape[-2:]
         std = 0.0 if one.added else initial_std(role, out, in_, one.lookup, logit_scale, one.multiplier)
@@ -145,7 +150,23 @@ def _fill_matrix(
             matrix.normal_(0, std, generator=generator)
         if constraint == "stiefel":
             matrix.copy_(polar_factor(matrix))
-    one.parameter.copy_(from_matrices(matrices, one.layout, one.parameter.shape, one.interleave))  # not all are views
+    _write(one.parameter, from_matrices(matrices, one.layout, value.shape, one.interleave))  # not all are views
+
+
+def _whole_like(parameter: Tensor) -> Tensor:
+    """Where to draw: in the parameter; of a sharded one in a plain tensor, so that no shard repeats another."""
+    if not hasattr(parameter, "device_mesh"):
+        return parameter
+    return torch.empty(parameter.shape, dtype=parameter.dtype, device=parameter.device)
+
+
+def _write(parameter: Any, value: Tensor) -> None:
+    """Shards get their part of what the first rank of their mesh has drawn: the same on any number of ranks."""
+    if hasattr(parameter, "device_mesh"):
+        from torch.distributed.tensor import distribute_tensor
+
+        value = distribute_tensor(value, parameter.device_mesh, parameter.placements)
+    parameter.copy_(value)
 
 
 def _zero_padding(model: nn.Module, written: Sequence[Assignment]) -> None:
@@ -154,8 +175,11 @@ def _zero_padding(model: nn.Module, written: Sequence[Assignment]) -> None:
     for module in model.modules():
         if not isinstance(module, (nn.Embedding, nn.EmbeddingBag)) or module.padding_idx is None:
             continue
-        if id(module.weight) in tables:
-            module.weight[module.padding_idx].zero_()
+        weight: Any = module.weight
+        if id(weight) in tables:
+            value = weight.full_tensor() if hasattr(weight, "device_mesh") else weight  # a row of shards is a copy
+            value[module.padding_idx].zero_()
+            _write(weight, value)
 
 
 def _vector_starts(

@@ -62,9 +62,11 @@ def whole(tensor: Any) -> Tensor:
     return full
 
 
-def local_gradient(weight: Any) -> Tensor:
+def local_gradient(weight: Any) -> Tensor | None:
     """The shard of the gradient that belongs to this rank's shard of the parameter; sums that are open are closed."""
     grad = weight.grad
+    if grad is None:
+        return None
     if is_sharded(weight) and grad.placements != weight.placements:
         grad = grad.redistribute(placements=weight.placements)
     return local(grad)
@@ -110,17 +112,27 @@ def cut_axes(weight: Any) -> dict[int, list[int]]:
 def refusal(name: str | int, weight: Any) -> str:
     """Why a parameter cannot be updated: its shards are not the boxes that its placements say; "" if they are.
 
-    Partial sums are no parameter, and ragged shards have no box.
+    Partial sums are no parameter, and ragged or interleaved shards have no box.
     """
     if not is_sharded(weight):
         return ""
     mesh = weight.device_mesh
     known = all(hasattr(one, "dim") or one.is_replicate() for one in weight.placements)
-    if known and own_piece(weight).shape == tuple(local(weight).shape):
+    if known and _strides_fit(weight) and own_piece(weight).shape == tuple(local(weight).shape):
         return ""
     return (
         f"parameter {name!r} of shape {tuple(weight.shape)} has placements {tuple(weight.placements)} on a mesh of "
         f"shape {tuple(mesh.shape)}, of which this rank holds {tuple(local(weight).shape)}; supported are {SUPPORTED}"
+    )
+
+
+def _strides_fit(weight: Any) -> bool:
+    """Whether strided placements skip just the cuts of their axis later in the mesh; else they hold no box."""
+    sizes, placements = weight.device_mesh.shape, weight.placements
+    return all(
+        one.split_factor == math.prod(sizes[j] for j in range(i + 1, len(sizes)) if placements[j].is_shard(one.dim))
+        for i, one in enumerate(placements)
+        if hasattr(one, "split_factor")
     )
 
 

@@ -1,9 +1,8 @@
-"""What is settled before the first step: the route of every sharded parameter, its pieces, and who owns what."""
+"""What is settled before the first step: the route of every sharded parameter, its pieces, and who computes what."""
 
 from __future__ import annotations
 
 import hashlib
-import heapq
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -16,6 +15,7 @@ from torch import Tensor
 
 from moga.geometry.layout import parse_layout
 from moga.optim.checks import named
+from moga.optim.distributed.balance import Part, balanced, teams
 from moga.optim.distributed.exchange import device_of, group_of
 from moga.optim.distributed.pieces import (
     Grid,
@@ -28,11 +28,12 @@ from moga.optim.distributed.pieces import (
     piece_at,
     refusal,
 )
-from moga.optim.distributed.routes import axes_of, cost_of, moves_by_direction, reach_of, route_of
+from moga.optim.distributed.routes import axes_of, cost_of, is_iterated, moves_by_direction, reach_of, route_of
 from moga.optim.matrices import Group
 from moga.optim.names import RECIPE, STORED
 
-AGREED = (*RECIPE, *STORED, "scale", "momentum", "lookahead", "betas", "eps", "decays", "lr_scale", "decay_scale")
+NUMBERS = ("lr", "initial_lr", "scale", "momentum", "lookahead", "weight_decay", "betas", "eps")
+AGREED = (*RECIPE, *STORED, *NUMBERS, "decays", "lr_scale", "decay_scale", "state_dtype", "rounding", "polar_dtype")
 
 
 @dataclass(eq=False)
@@ -71,13 +72,27 @@ class Place:
 
 @dataclass(eq=False)
 class Share:
-    """What one rank owns: a parameter, or of a stack of matrices those from ``start`` on, ``count`` of them."""
+    """What has one owner: a parameter, or of a stack of matrices those from ``start`` on, ``count`` of them.
+
+    ``team`` are the ranks that compute it, the owner first; more than one only where the work is split by rows.
+    """
 
     place: Place
     start: int
     count: int
     cost: float
-    owner: int = -1  # its place in the grid
+    splits: bool = False
+    team: tuple[Part, ...] = ()
+
+    @property
+    def owner(self) -> int:
+        """The rank that sends the step back, by its place in the grid."""
+        return self.team[0].rank
+
+    @property
+    def members(self) -> list[int]:
+        """The ranks of the team, in the order of their rows."""
+        return [part.rank for part in self.team]
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -96,48 +111,37 @@ class Share:
         first = max(0, self.start - self.place.piece.start[0])
         return slice(first, max(first, self.start + self.count - self.place.piece.start[0]))
 
-    def sends(self, rank: int) -> bool:
-        """Whether the owner takes its piece from that rank: of those that hold the same, the one nearest to it."""
-        at, home = self.place.grid.coordinates[rank], self.place.grid.coordinates[self.owner]
+    def sends(self, rank: int, to: int) -> bool:
+        """Whether a member takes its piece from that rank: of those that hold the same, the one nearest to it."""
+        at, home = self.place.grid.coordinates[rank], self.place.grid.coordinates[to]
         return all(at[axis] == home[axis] for axis in self.place.replicated)
 
-    def senders(self) -> list[int]:
-        """The ranks that send to the owner."""
-        return [rank for rank in range(len(self.place.grid.ranks)) if self.sends(rank)]
+    def senders(self, to: int) -> list[int]:
+        """The ranks that send to a member of the team."""
+        return [rank for rank in range(len(self.place.grid.ranks)) if self.sends(rank, to)]
 
 
-def shares_of(place: Place, group: Group) -> list[Share]:
-    """The matrices of a stack are shared out where each moves by itself, else the parameter is one share."""
+def shares_of(place: Place, group: Group, split: bool = False) -> list[Share]:
+    """The matrices of a stack are shared out where each moves by itself, else the parameter is one share.
+
+    With ``split`` the shares of iterated updates may be computed by several ranks.
+    """
     first, ranks = place.weight.shape[0] if place.weight.ndim else 1, len(place.grid.ranks)
     apart = parse_layout(group["layout"]).stack and moves_by_direction(group)
     parts = max(1, min(first, ranks)) if apart else 1
     bounds = [chunk(first, parts, i) for i in range(parts)]
     cost = cost_of(group, place.weight) / max(first, 1)
-    return [Share(place, start, count, cost * count) for start, count in bounds if count or not apart]
+    splits = split and is_iterated(group) and place.weight.numel() > 0
+    return [Share(place, start, count, cost * count, splits) for start, count in bounds if count or not apart]
 
 
-def balanced(costs: Sequence[float], ranks: int) -> list[int]:
-    """An owner for each share: the dearest first, each to the rank that has the least so far.
-
-    >>> balanced([3, 5, 3, 4, 3], 3)
-    [2, 0, 2, 1, 1]
-    """
-    loads = [(0.0, rank) for rank in range(ranks)]
-    owners = [0] * len(costs)
-    for i in sorted(range(len(costs)), key=lambda i: (-costs[i], i)):
-        load, rank = heapq.heappop(loads)
-        owners[i] = rank
-        heapq.heappush(loads, (load + costs[i], rank))
-    return owners
-
-
-def settle(groups: Sequence[Group], spread: bool) -> dict[Tensor, Place]:
-    """The places of all parameters that are sharded or, with ``spread``, have an owner.
+def settle(groups: Sequence[Group], distribute: str) -> dict[Tensor, Place]:
+    """The places of all parameters that are sharded or, unless ``distribute`` is "none", have an owner.
 
     Raises ValueError for placements that are not supported, and on every rank if ranks were given other parameters or
     other groups.
     """
-    spread = spread and dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1
+    spread = distribute != "none" and dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1
     places: dict[Tensor, Place] = {}
     said: dict[Grid, list[str]] = {}
     refused: list[str] = []
@@ -151,22 +155,27 @@ def settle(groups: Sequence[Group], spread: bool) -> dict[Tensor, Place]:
             grid = grid_of(weight)
             places[weight] = place = Place(str(name), weight, reach, route, grid, own_piece(weight))
             refused.append(refusal(name, weight))
-            said.setdefault(grid, []).append(f"{_said(i, group, place)}; {refused[-1]}")
+            said.setdefault(grid, []).append(f"{_said(i, group, place)}, distribute={distribute!r}; {refused[-1]}")
             if route == "owner":
-                place.shares = shares_of(place, group)
+                place.shares = shares_of(place, group, distribute == "teams")
                 owned.setdefault(grid, []).extend(place.shares)
     for grid, lines in said.items():
         _agree(grid, lines)  # first: a rank that raised alone would leave the others waiting
     if any(refused):
         raise ValueError(next(filter(None, refused)))
     for grid, shares in owned.items():
-        for share, owner in zip(shares, balanced([one.cost for one in shares], len(grid.ranks)), strict=True):
-            share.owner = owner
+        costs, count = [one.cost for one in shares], len(grid.ranks)
+        if distribute == "teams":
+            found = teams(costs, [one.splits for one in shares], count)
+        else:
+            found = [(Part(owner, 0.0, 1.0),) for owner in balanced(costs, [1] * count)]
+        for share, team in zip(shares, found, strict=True):
+            share.team = team
     return places
 
 
 def _said(i: int, group: Group, place: Place) -> str:
-    words = {key: group.get(key) for key in AGREED}
+    words = {key: float(word) if isinstance(word := group.get(key), Tensor) else word for key in AGREED}
     placements = getattr(place.weight, "placements", ())
     return f"{place.name} of shape {tuple(place.weight.shape)}, {placements}, in group {i} with {words}"
 

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from moga.geometry.layout import Words, logical_matrices, parse_layout
 from moga.geometry.norms import norm
+from moga.geometry.polar import POLAR
 from moga.geometry.vectors import conjugate
 from moga.optim.distributed.pieces import Piece, cut_axes
 from moga.optim.matrices import REACH, Group
@@ -47,6 +48,17 @@ def moves_by_direction(group: Group) -> bool:
     True
     """
     return group["norm"] not in ADAPTIVE and group["constraint"] == "decay" and group["step"] != "trust_ratio"
+
+
+def is_iterated(group: Group) -> bool:
+    """Whether the step is a direction from an iteration of matrix products, whose rows several ranks can share.
+
+    >>> words = {"norm": "spectral", "constraint": "decay", "step": "fixed"}
+    >>> [is_iterated({**words, "polar": word}) for word in ("quintic", "exact")]
+    [True, False]
+    """
+    iterated = group["norm"] == "spectral" and group["step"] == "fixed" and moves_by_direction(group)
+    return iterated and POLAR[group["polar"]].steps > 0
 
 
 def exponent(group: Group) -> float:
@@ -155,11 +167,12 @@ def _runs(
 
 
 def cost_of(group: Group, weight: Tensor) -> int:
-    """Multiplications of one product with the Gram matrix of the short side, over all matrices of a parameter.
+    """Multiplications of one step of Newton-Schulz, over all matrices of a parameter: two long products and a short.
 
     >>> cost_of({"layout": "out,in", "blocks": [2, 2], "interleave": 1}, torch.ones(4, 3))
-    24
+    64
     """
     like = torch.empty(weight.shape, device="meta")
     found = logical_matrices(like, group["layout"], group["blocks"], group["interleave"])
-    return sum(one.numel() * min(one.shape[-2:]) for one in found)
+    shorts = [min(one.shape[-2:]) for one in found]
+    return sum(2 * one.numel() * n + one.shape[:-2].numel() * n**3 for one, n in zip(found, shorts, strict=True))

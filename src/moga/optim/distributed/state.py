@@ -27,7 +27,8 @@ def new_sharded_state(place: Place, group: Group) -> State:
         return new_state(weight, group)
     if place.route == "owner":
         complete = weight.full_tensor() if group["constraint"] == "row_magnitude" else _without_values(weight)
-        return {key: placed_like(value, weight) for key, value in new_state(complete, group).items()}
+        state = new_state(complete, group, lambda dtype: _sharded(torch.zeros_like(local(weight), dtype=dtype), weight))
+        return {key: placed_like(value, weight) for key, value in state.items()}
     shard = local_group(group, weight, place.piece, place.reach)
     state = new_state(local(weight).detach(), shard)
     return {key: _sharded(value, weight) if value.ndim else value for key, value in state.items()}
@@ -44,12 +45,17 @@ def placed_like(value: Tensor, weight: Any, group: Group | None = None) -> Tenso
         return value
     piece = own_piece(weight)
     if value.shape == weight.shape:
-        return _sharded(piece.of(value).contiguous(), weight)
+        return _sharded(_apart(piece.of(value)), weight)
     if group is not None and value.ndim and parse_layout(group["layout"]).stack and set(cut_axes(weight)) == {0}:
         rest = tuple(value.shape[1:])
         part = Piece((piece.start[0], *(0 for _ in rest)), (piece.shape[0], *rest))
-        return _sharded(part.of(value).contiguous(), weight)
+        return _sharded(_apart(part.of(value)), weight)
     return value
+
+
+def _apart(view: Tensor) -> Tensor:
+    """In memory of its own: rows of a whole tensor would keep all of it."""
+    return view.clone(memory_format=torch.contiguous_format)
 
 
 def _without_values(weight: Any) -> Tensor:

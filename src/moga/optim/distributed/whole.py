@@ -1,4 +1,4 @@
-"""What an owner computes from a whole matrix: its direction alone, or the whole update of weight and state."""
+"""What is computed from a whole matrix: its direction alone, or the whole update of weight and state."""
 
 from __future__ import annotations
 
@@ -7,12 +7,14 @@ from functools import partial
 import torch
 from torch import Tensor
 
+from moga.geometry.polar import POLAR, POLAR_DTYPES, start, work_dtype
 from moga.optim.averages import State
 from moga.optim.distributed.exchange import Like
 from moga.optim.distributed.owners import Job
 from moga.optim.distributed.pieces import local
 from moga.optim.distributed.plan import Place
-from moga.optim.matrices import Group, scaled
+from moga.optim.distributed.teams import Iteration
+from moga.optim.matrices import Group, scaled, stacks
 from moga.optim.replaced import follow_weights
 from moga.optim.rounding import Noise
 from moga.optim.steps import sized_direction
@@ -30,8 +32,29 @@ def direction_jobs(place: Place, group: Group, L: Tensor, D: list[Tensor], i: in
     for share in place.shares:
         own = share.of_shard()
         done = partial(_copy, D[i][own])
-        jobs.append(Job(share, [L[own]], (id(group), share.shape, L.dtype), compute, [L.dtype], [], done))
+        job = Job(share, [L[own]], (id(group), share.shape, L.dtype), compute, [L.dtype], [], done)
+        job.iteration = iteration_of(group, L.dtype) if share.splits else None
+        jobs.append(job)
     return jobs
+
+
+def iteration_of(group: Group, dtype: torch.dtype) -> Iteration:
+    """The direction of a spectral group as the steps of its iteration."""
+    row, run = POLAR[group["polar"]], POLAR_DTYPES[group.get("polar_dtype", "float32")] or work_dtype(dtype)
+
+    def begin(whole: Tensor) -> list[Tensor]:
+        return [start(one, run) for one in stacks([whole], group)]
+
+    def end(whole: Tensor, factors: list[Tensor]) -> Tensor:
+        found = iter(factors)
+
+        def direction(L: Tensor, scale: float | Tensor) -> Tensor:
+            X = next(found)
+            return (X.mT if L.shape[-2] > L.shape[-1] else X).to(L.dtype) * scale
+
+        return scaled(direction, group, [whole])[0]
+
+    return Iteration(begin, row.rows(row.steps, run), end)
 
 
 def _copy(target: Tensor, back: list[Tensor], small: list[Tensor]) -> None:
