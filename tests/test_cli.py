@@ -12,11 +12,12 @@ from types import SimpleNamespace
 import pytest
 from rich.console import Console
 
+from moga.api.progress import show_progress
 from moga.cli import main
-from moga.cli.plan import make_plan, parse_recipes, parse_seeds
-from moga.cli.progress import show_progress
+from moga.cli.plan import parse_recipes, parse_seeds
 from moga.report.results import load_results
 from moga.study import sweep
+from moga.study.plans import transfer_plan
 from moga.study.presets import PRESETS
 
 TINY = ["--recipe", "moga-row", "--widths", "32,64", "--lrs", "2**-4:2**-2", "--steps", "3", "--batch", "2"]
@@ -119,7 +120,10 @@ def test_report_is_written_again_from_records(make_study, capsys):
         (["transfer", "--out", "{tmp}/x", "--widths", "wide"], "'wide' is no list of whole numbers"),
         (["transfer", "--out", "{tmp}/x", "--widths", "33"], "width 33 is not a multiple"),
         (["transfer", "--out", "{tmp}/x", "--lrs", "fast"], "'fast' is no learning rate"),
-        (["transfer", "--out", "{tmp}/x", "--lrs", "sgd=1:2"], "--lrs 'sgd=1:2' is for a recipe that is not run"),
+        (
+            ["transfer", "--out", "{tmp}/x", "--lrs", "sgd=1:2"],
+            "learning rates are given for 'sgd', which is not run; those that are: moga-row, adamw",
+        ),
         (["transfer", "--out", "{tmp}/x", "--betas", "0.9"], "'0.9' is no pair of betas"),
         (["transfer", "--out", "{tmp}/x", "--betas", "0.9,1.5"], "betas must be at least 0 and below 1, got 1.5"),
         (["transfer", "--out", "{tmp}/x", "--momentum", "1"], "momentum must be at least 0 and below 1, got 1.0"),
@@ -129,16 +133,18 @@ def test_report_is_written_again_from_records(make_study, capsys):
         (["transfer", "--out", "{tmp}/x", "--data", "{tmp}/none.txt"], "no such file or directory"),
         (
             ["transfer", "--out", "{tmp}/x", "--model", "a:b", "--layers", "2"],
-            "--layers has no effect here: a:b makes its",
+            "layers has no effect here: a:b makes its",
         ),
-        (["transfer", "--out", "{tmp}/x", "--width", "64"], "--width has no effect here: it is what grows over width"),
+        (["transfer", "--out", "{tmp}/x", "--width", "64"], "width has no effect here: it is what grows over width"),
         (
             ["transfer", "--out", "{tmp}/x", "--data", "a:b", "--batch", "2"],
-            "--batch has no effect here: a:b makes its",
+            "batch has no effect here: a:b makes its",
         ),
-        (["transfer", "--out", "{tmp}/x", "--over", "depth"], "over depth the study needs depths: give --sizes"),
+        (["transfer", "--out", "{tmp}/x", "--over", "depth"], "over depth the study needs depths: give sizes"),
         (["transfer", "--out", "{tmp}/x", "--over", "time"], "unknown over 'time'"),
         (["transfer", "--out", "{tmp}/x", "--budget", "soon"], "'soon' is no time"),
+        (["transfer", "--out", "{tmp}/x", "--device", "abacus"], "no device 'abacus' here"),
+        (["transfer", "--out", "{tmp}/x", "--device", "meta"], "no device 'meta' here"),
         (["transfer", "--out", "{tmp}/x", "--refine", "0.1"], "is taken over seeds, and there is one"),
         (["transfer", "--out", "{tmp}/x", "--model", "no_such:net"], "no module 'no_such'"),
         (["transfer", "--out", "{tmp}/file"], "is a file; give a directory (--out)"),
@@ -217,21 +223,21 @@ def test_recipes_and_seeds_are_read():
 
 def test_a_preset_alone_is_the_preset():
     for name, plan in PRESETS.items():
-        assert make_plan(name) == plan
+        assert transfer_plan(name) == plan
 
 
 def test_rates_go_from_the_recipe_to_all_to_the_preset():
-    plan = make_plan("quick", recipes=["moga-row", "adamw", "lion"], rates=["moga-row=0.1,0.2"])
+    plan = transfer_plan("quick", recipes=["moga-row", "adamw", "lion"], lrs={"moga-row": "0.1,0.2"})
     assert plan.rates["moga-row"] == (0.1, 0.2)
     assert plan.rates["adamw"] == PRESETS["quick"].rates["adamw"]
     assert "lion" in plan.rates
-    plan = make_plan("quick", recipes=["moga-row", "adamw"], rates=["adamw=0.001", "0.5:1"])
+    plan = transfer_plan("quick", recipes=["moga-row", "adamw"], lrs={"adamw": 0.001, "": "0.5:1"})
     assert dict(plan.rates) == {"moga-row": (0.5, 1.0), "adamw": (0.001,)}
 
 
 def test_fewer_steps_bring_a_shorter_warmup():
-    assert make_plan("quick", settings={"steps": 50, "batch": None}).settings.warmup == 5
-    assert make_plan("quick", settings={"steps": 50, "warmup": 1}).settings.warmup == 1
+    assert transfer_plan("quick", settings={"steps": 50, "batch": None}).settings.warmup == 5
+    assert transfer_plan("quick", settings={"steps": 50, "warmup": 1}).settings.warmup == 1
 
 
 def fake_states():

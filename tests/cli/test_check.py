@@ -84,7 +84,10 @@ def test_options_reach_the_plan(here, capsys):
         (["gpt2", "--recipe", "rows"], "no learning rate is known for 'rows', only for"),
         (["gpt2", "--recipe", "rows", "--lr", "1"], "unknown recipe 'rows'"),
         (["gpt2", "--lr", "0.1,0.2"], "--lr '0.1,0.2' has 2 rates; a check has one for each recipe"),
-        (["gpt2", "--lr", "muon=1"], "--lr 'muon=1' is for a recipe that is not checked; those are: moga-row"),
+        (
+            ["gpt2", "--lr", "muon=1"],
+            "learning rates are given for 'muon', which is not checked; those that are: moga-row",
+        ),
         (["gpt2", "--role", "head"], "'head' states no role; write a pattern and a role, as in \"head.weight=output\""),
         (["gpt2", "--plant", "bug"], "unknown fault 'bug' to plant"),
         (["gpt2", "--over", "time"], "unknown word 'time' for over; the words are width, depth"),

@@ -195,3 +195,12 @@ def test_a_read_only_directory_can_be_read_and_says_what_to_do(read_only: Path) 
         pytest.fail("held a directory that cannot be written")
     assert read_records(read_only) == [record(0.1)]
     assert read_study(read_only)["settings"] == {}
+
+
+def test_a_study_is_unfinished_until_its_lock_is_given_back_in_good_order(tmp_path: Path) -> None:
+    with hold_study(tmp_path, {}, {}, "moga transfer --seeds 0"):
+        assert read_study(tmp_path)["unfinished"] == "moga transfer --seeds 0"
+    assert "unfinished" not in read_study(tmp_path)
+    with pytest.raises(KeyboardInterrupt), hold_study(tmp_path, {}, {}, "moga transfer --seeds 1"):
+        raise KeyboardInterrupt
+    assert read_study(tmp_path)["unfinished"] == "moga transfer --seeds 1"

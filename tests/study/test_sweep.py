@@ -141,7 +141,7 @@ def test_a_spent_budget_begins_no_run_and_goes_on_later(
 def test_a_budget_leaves_out_the_largest_sizes(
     plan: Plan, text_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(prices, "_measured", lambda run, corpus: Price(100.0 if run.size > 32 else 0.01, 64, 1000))
+    monkeypatch.setattr(prices, "_measured", lambda run, *_: Price(100.0 if run.size > 32 else 0.01, 64, 1000))
     plan = replace(plan, sizes=(16, 32, 64))
     outcome = run_sweep(plan, tmp_path, data=text_file, workers=1, budget=600)
     assert {record["config"]["width"] for record in read_records(tmp_path)} == {16, 32}

@@ -12,7 +12,9 @@ from typing import Any
 
 __all__ = ["main"]
 
-EXTRAS = ("accelerate", "jinja2", "matplotlib", "numpy", "plotly", "rich", "transformers", "typer")
+EXTRAS = (
+    "accelerate", "cloudpickle", "jinja2", "matplotlib", "numpy", "pandas", "rich", "transformers", "typer",
+)  # fmt: skip
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -41,7 +43,8 @@ def _run(arguments: list[str]) -> int:
     """Parse and run; what typer itself finds wrong (an unknown option, a missing value) is one line as well."""
     import typer
 
-    from moga.cli.commands import Stopped, app
+    from moga.cli.commands import app
+    from moga.cli.show import Stopped
 
     # typer may bring its own copy of click, so its errors are reached through the one name that it makes public.
     usage_error: Any = typer.BadParameter.__mro__[1]

@@ -7,12 +7,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
 
 from moga.cli.balls import balls
-from moga.cli.check import check, parse_roles, show_check
+from moga.cli.check import check
 from moga.cli.inspect import inspect
-from moga.cli.smoothness import show, smoothness
+from moga.cli.plan import parse_betas, parse_lrs, parse_recipes, parse_roles, parse_seeds
+from moga.cli.show import Stopped, show
+from moga.cli.smoothness import smoothness
 
 if TYPE_CHECKING:
     from moga.study.sweep import Outcome
@@ -25,10 +26,6 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-
-
-class Stopped(Exception):
-    """A sweep was stopped by the user; the text says how to go on."""
 
 
 def _show_version(wanted: bool) -> None:
@@ -57,7 +54,7 @@ def transfer(
         list[str] | None,
         typer.Option(help="Recipe to run, or package.module:function(model, lr); repeat it or give a comma list."),
     ] = None,
-    over: Annotated[str | None, typer.Option(help="What grows: width or depth.")] = None,
+    over: Annotated[str, typer.Option(help="What grows: width or depth.")] = "width",
     sizes: Annotated[
         str | None, typer.Option("--sizes", "--widths", help="Widths (or depths), as in 64,128,256.")
     ] = None,
@@ -67,9 +64,9 @@ def transfer(
     ] = None,
     seeds: Annotated[str | None, typer.Option(help="How many seeds (2), or which (0,1).")] = None,
     model: Annotated[
-        str | None,
+        str,
         typer.Option(help="Model family (gpt2, llama), or package.module:function called with width= or depth=."),
-    ] = None,
+    ] = "gpt2",
     start: Annotated[
         str | None, typer.Option(help="Weights of a function's model: own, or moga (initialize_).")
     ] = None,
@@ -104,66 +101,59 @@ def transfer(
     refine: Annotated[
         float | None, typer.Option(help="Add rates until no optimum is at an edge and its error (octaves) is below.")
     ] = None,
-    workers: Annotated[int | None, typer.Option(help="Runs at a time; by default one per CPU.")] = None,
+    device: Annotated[str, typer.Option(help="Device, as in cpu, cuda (every GPU), cuda:1 or mps.")] = "cpu",
+    workers: Annotated[
+        int | None, typer.Option(help="Runs at a time; by default one per CPU, or per accelerator of --device.")
+    ] = None,
     threads: Annotated[int, typer.Option(help="Threads of each run.")] = 1,
 ) -> None:
     """Train widths (or depths) x learning rates x recipes, and say whether the learning rate transfers."""
-    from moga.cli.plan import make_plan, parse_betas
+    from moga.api.progress import duration
+    from moga.api.transfer import transfer as study
+    from moga.study.presets import parse_integers
 
-    plan = make_plan(
-        preset,
-        recipes=recipe or (),
-        rates=lrs or (),
-        sizes=sizes,
-        seeds=seeds,
-        settings={
-            "family": model,
-            "over": over,
-            "layers": layers,
-            "width": width,
-            "branches": branches,
-            "start": start,
-            "roles": parse_roles(role) if role else None,
-            "margin": margin,
-            "data": data,
-            "head_size": head_size,
-            "context": length,
-            "batch": batch,
-            "steps": steps,
-            "warmup": warmup,
-            "decay": decay,
-            "weight_decay": weight_decay,
-            "momentum": momentum,
-            "betas": None if betas is None else parse_betas(betas),
-            "clip": clip,
-        },
-    )
-    from moga.cli.progress import ahead, duration, show_progress
-    from moga.study.presets import parse_seconds
-    from moga.study.sweep import run_sweep
-
-    command, console = shlex.join(["moga", *context.obj]), Console(stderr=True)
-    seconds = None if budget is None else parse_seconds(budget)
+    command = shlex.join(["moga", *context.obj])
     try:
-        with show_progress(console) as progress:
-            outcome = run_sweep(
-                plan,
-                out,
-                data=data,
-                workers=workers,
-                threads=threads,
-                command=command,
-                progress=progress,
-                budget=seconds,
-                refine=refine,
-                announce=lambda cost: console.print(ahead(cost), markup=False, highlight=False, soft_wrap=True),
-            )
+        found = study(
+            model,
+            recipes=parse_recipes(recipe or ()),
+            lrs=parse_lrs(lrs) if lrs else None,
+            over=over,
+            sizes=None if sizes is None else parse_integers(sizes),
+            seeds=None if seeds is None else parse_seeds(seeds),
+            data=data,
+            preset=preset,
+            out=out,
+            device=device,
+            workers=workers,
+            threads=threads,
+            budget=budget,
+            refine=refine,
+            command=command,
+            layers=layers,
+            width=width,
+            branches=branches,
+            start=start,
+            roles=parse_roles(role) if role else None,
+            margin=margin,
+            head_size=head_size,
+            context=length,
+            batch=batch,
+            steps=steps,
+            warmup=warmup,
+            decay=decay,
+            weight_decay=weight_decay,
+            momentum=momentum,
+            betas=None if betas is None else parse_betas(betas),
+            clip=clip,
+        )
     except KeyboardInterrupt:
         raise Stopped(f"stopped; the finished runs are kept in {out}. To go on: {command}") from None
-    typer.echo(f"{_counts(outcome)} in {duration(outcome.seconds)}")
-    for note in outcome.left_out:
-        typer.echo(note)
-    _report(out)
+    if found.outcome is not None:
+        typer.echo(f"{_counts(found.outcome)} in {duration(found.outcome.seconds)}")
+        for note in found.outcome.left_out:
+            typer.echo(note)
+    show(found)
 
 
 def _counts(outcome: Outcome) -> str:
@@ -177,22 +167,9 @@ def report(
     directory: Annotated[Path, typer.Argument(help="Directory that a study wrote: transfer, smoothness or check.")],
 ) -> None:
     """Write report.html and the figures again, from the records of a directory."""
-    from moga.study.records import read_study
+    from moga.api.load import load
 
-    shows = {"smoothness": show, "check": show_check}
-    shows.get(read_study(directory)["settings"].get("measure"), _report)(directory)
-
-
-def _report(directory: Path) -> None:
-    """Write the report; print the verdict of each recipe and where the report is."""
-    from moga.report.page import write_report
-    from moga.study.fit import transfer_summary
-    from moga.study.records import read_records
-
-    path = write_report(directory)
-    for summary in transfer_summary(read_records(directory)):
-        typer.echo(summary.verdict)
-    typer.echo(f"report: {path}")
+    show(load(directory))
 
 
 app.command()(inspect)

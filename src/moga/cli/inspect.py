@@ -30,7 +30,7 @@ def inspect(
     as_json: Annotated[bool, typer.Option("--json", help="Print everything as JSON.")] = False,
 ) -> None:
     """Show which parameter gets which role, norm, scale and decay, and whether its start suits every width."""
-    from moga.cli.check import parse_roles
+    from moga.cli.plan import parse_roles
     from moga.report.inspection import text
     from moga.rules.roles import OpenRoles
     from moga.study.inspection import inspect_named

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import shlex
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
-__all__ = ["show", "smoothness"]
+from moga.cli.plan import parse_seeds
+from moga.cli.show import Stopped, show
+
+__all__ = ["smoothness"]
 
 
 def smoothness(
@@ -36,52 +39,32 @@ def smoothness(
     threads: Annotated[int, typer.Option(help="Threads of the computation.")] = 1,
 ) -> None:
     """Measure Lipschitz and smoothness constants against width and depth, for each norm, from below."""
-    from moga.cli.commands import Stopped
-    from moga.cli.plan import parse_seeds
+    from moga.api.smoothness import smoothness as study
     from moga.study.presets import parse_integers
-    from moga.study.smoothness_plan import SmoothnessPlan, SmoothnessSettings
-    from moga.study.smoothness_sweep import run_smoothness
 
-    given: dict[str, Any] = {
-        "family": model,
-        "recipe": recipe,
-        "lr": lr,
-        "batch": batch,
-        "windows": windows,
-        "head_size": head_size,
-        "context": length,
-        "random": random,
-        "steps": steps,
-    }
-    plan = SmoothnessPlan(
-        norms=tuple(word for word in norms.split(",") if word.strip()),
-        widths=parse_integers(widths),
-        layers=parse_integers(layers),
-        trained=parse_integers(trained, least=0),
-        seeds=(0,) if seeds is None else parse_seeds(seeds),
-        settings=SmoothnessSettings(**{name: value for name, value in given.items() if value is not None}),
-    )
     command = shlex.join(["moga", *context.obj])
     try:
-        count = run_smoothness(plan, out, data=data, threads=threads, command=command, progress=_say)
+        found = study(
+            model,
+            norms=[word for word in norms.split(",") if word.strip()],
+            widths=parse_integers(widths),
+            layers=parse_integers(layers),
+            trained=parse_integers(trained, least=0),
+            seeds=1 if seeds is None else parse_seeds(seeds),
+            data=data,
+            out=out,
+            threads=threads,
+            command=command,
+            recipe=recipe,
+            lr=lr,
+            batch=batch,
+            windows=windows,
+            head_size=head_size,
+            context=length,
+            random=random,
+            steps=steps,
+        )
     except KeyboardInterrupt:
         raise Stopped(f"stopped; the finished measurements are kept in {out}. To go on: {command}") from None
-    typer.echo(f"{count} measurement{'s' * (count != 1)}\n")
-    show(out)
-
-
-def show(directory: Path) -> None:
-    """Write the report of a directory that `moga smoothness` wrote, and print its tables."""
-    from moga.report.smoothness import load_constants, text
-    from moga.report.smoothness_page import write_smoothness_report
-
-    path = write_smoothness_report(directory)
-    typer.echo(text(load_constants(directory)))
-    typer.echo(f"\nreport: {path}")
-
-
-def _say(record: dict[str, Any], done: int, total: int) -> None:
-    config, result = record["config"], record["result"]
-    where = f"{config['norm']}, width {config['width']}, {config['layers']} layers, {config['trained']} steps"
-    found = f"smoothness {result['smoothness']:.4g}, Lipschitz {result['lipschitz']:.4g}"
-    typer.echo(f"[{done}/{total}] {where}: {found} ({result['seconds']:.1f} s)", err=True)
+    typer.echo(f"{found.measured} measurement{'s' * (found.measured != 1)}\n")
+    show(found)

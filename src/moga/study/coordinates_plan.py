@@ -7,9 +7,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-import torch
-
 from moga.rules.recipes import resolve_recipe
+from moga.study.devices import check_device
 from moga.study.factories import is_path
 from moga.study.models import FAMILIES, heads_of
 from moga.study.plants import check_plant
@@ -68,15 +67,7 @@ class CheckSettings:
                 raise ValueError(f"{name} must be at least {least}, got {getattr(self, name)}")
         if not (self.mark > 0 and math.isfinite(self.mark)):
             raise ValueError(f"mark must be finite and above 0, got {self.mark}")
-        _check_device(self.device)
-
-
-def _check_device(word: str) -> None:
-    try:
-        torch.empty(0, device=word)
-    except (RuntimeError, AssertionError) as error:
-        reason = str(error).splitlines()[0]
-        raise ValueError(f"no device {word!r} here ({reason}); give cpu, or one that this torch can use") from None
+        check_device(self.device)
 
 
 @dataclass(frozen=True)

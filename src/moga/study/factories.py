@@ -17,6 +17,7 @@ from typing import Any
 from torch import Tensor, nn
 from torch.nn import functional
 
+from moga.study.functions import find_given
 from moga.study.models import FAMILIES
 
 Loss = Callable[[Any, Any], Tensor]  # (output of the model, batch) -> tensor without dimensions
@@ -44,11 +45,15 @@ def is_path(word: str) -> bool:
 def load_function(path: str) -> Callable[..., Any]:
     """The function at ``package.module:function``; modules in the working directory are found too.
 
+    A function that the running study was given as an object is found under its word (:mod:`moga.study.functions`).
+
     Raises ValueError for a word of another form, a module that is not there, and a name in it that is no function.
 
     >>> load_function("math:hypot")(3.0, 4.0)
     5.0
     """
+    if (given := find_given(path)) is not None:
+        return given.function
     module_name, colon, name = path.partition(":")
     if not (colon and module_name and name):
         known = ", ".join(sorted(FAMILIES))

@@ -10,14 +10,16 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from moga.study.records import LOCK_FILE, StudyError, check_place, open_study, writing
+from moga.study.records import LOCK_FILE, StudyError, check_place, close_study, open_study, writing
 
 
 @contextmanager
 def hold_study(
     directory: str | Path, settings: Mapping[str, Any], corpus: Mapping[str, Any], command: str = ""
 ) -> Iterator[None]:
-    """`open_study`, with the directory to oneself until the block ends. Reading needs no lock.
+    """`open_study`, with the directory to oneself until the block ends, and `close_study` if it ends well.
+
+    Reading needs no lock.
 
     Raises:
         StudyError: another process holds the directory; what `open_study` raises.
@@ -31,6 +33,7 @@ def hold_study(
     try:
         open_study(directory, settings, corpus, command)
         yield
+        close_study(directory)
     finally:
         path.unlink(missing_ok=True)
         os.close(descriptor)

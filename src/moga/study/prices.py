@@ -10,6 +10,8 @@ from typing import Any
 import torch
 
 from moga.study.data import Corpus
+from moga.study.devices import finish
+from moga.study.factories import moved
 from moga.study.settings import Run
 from moga.study.tasks import make_optimizer, make_task
 from moga.study.train import optimizer_options, threads
@@ -43,7 +45,11 @@ class Estimate:
 
 
 def price_list(
-    runs: Iterable[Run], records: Iterable[Mapping[str, Any]], corpus: Corpus | None, thread_count: int
+    runs: Iterable[Run],
+    records: Iterable[Mapping[str, Any]],
+    corpus: Corpus | None,
+    thread_count: int,
+    device: str = "cpu",
 ) -> dict[tuple[str, int], Price]:
     """The price of a step for every recipe and size: of a run on record, or else measured on a few steps."""
     found = {}
@@ -56,23 +62,26 @@ def price_list(
     with threads(thread_count):
         for run in runs:
             if (run.recipe, run.size) not in found:
-                found[run.recipe, run.size] = _measured(run, corpus)
+                found[run.recipe, run.size] = _measured(run, corpus, device)
     return found
 
 
-def _measured(run: Run, corpus: Corpus | None) -> Price:
+def _measured(run: Run, corpus: Corpus | None, device: str) -> Price:
     task = make_task(run, corpus)
+    task.model.to(device)
     optimizer = make_optimizer(run, task.model, **optimizer_options(run))
     task.model.train()
     start, tokens = 0.0, 0
     for step in range(PROBE_STEPS):
         if step == 1:
+            finish(device)
             start = time.perf_counter()
-        batch = task.batch(step)
+        batch = moved(task.batch(step), device)
         tokens = task.count(batch)
         torch.autograd.backward(task.loss(task.model, batch))
         optimizer.step()
         optimizer.zero_grad()
+    finish(device)
     seconds = (time.perf_counter() - start) / (PROBE_STEPS - 1)
     return Price(seconds, tokens, sum(parameter.numel() for parameter in task.model.parameters()))
 

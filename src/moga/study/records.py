@@ -155,6 +155,8 @@ def open_study(
 ) -> None:
     """Begin a study in a new or empty directory, or go on with one that has the same settings.
 
+    Until `close_study` the file says ``unfinished``: the command that goes on, "" where there is none.
+
     Raises:
         StudyError: the path is a file, holds other files, holds a study with other settings, or cannot be written.
     """
@@ -168,6 +170,17 @@ def open_study(
     if command and command not in commands:
         commands = [*commands, command]
     study = {"format": FORMAT, "settings": dict(settings), "corpus": dict(corpus), "commands": commands}
+    _write_study(folder, study | {"unfinished": command})
+
+
+def close_study(directory: str | Path) -> None:
+    """Everything that was asked for is there: the file says so by not saying ``unfinished``."""
+    study = read_study(directory)
+    study.pop("unfinished", None)
+    _write_study(Path(directory), study)
+
+
+def _write_study(folder: Path, study: Mapping[str, Any]) -> None:
     part = folder / PART_FILE
     # Written beside and moved into place: a crash leaves the old file or the new one, never half of one.
     with writing(folder / STUDY_FILE):

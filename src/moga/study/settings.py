@@ -17,7 +17,7 @@ AXES = ("width", "depth")
 STARTS = ("own", "moga")
 BRANCHES = ("none", "1/K", "1/sqrt(2K)")
 # Left out of a configuration where they have the value that older studies had without a word: keys stay what they were.
-LATER = ("over", "branches", "start", "data", "code", "roles", "margin")
+LATER = ("over", "branches", "start", "data", "code", "roles", "margin", "device")
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class Settings:
     margin: how far above the first loss is diverged, in units of the loss. decay: of the learning rate after the
     warm-up ("linear" and "cosine" end at zero). weight_decay: per unit of learning rate. betas: of the adam updates.
     momentum: of all others (None: the recipe's). clip: largest gradient norm, None for no clipping. corpus: sha256 of
-    the text.
+    the text. device: the kind on which runs are made, "cpu", "cuda", "mps".
 
     Raises:
         ValueError: a value that no run can have.
@@ -59,6 +59,7 @@ class Settings:
     code: str = ""
     roles: Mapping[str, str] = field(default_factory=dict)
     margin: float = 1.0
+    device: str = "cpu"
 
     def __post_init__(self) -> None:
         # One spelling of every value: 0 and 0.0 must not be two configurations.

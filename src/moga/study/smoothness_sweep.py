@@ -17,12 +17,12 @@ from torch.func import functional_call
 from moga.geometry.network import block_norm
 from moga.optim.build import optimizer as build_optimizer
 from moga.rules.groups import param_groups
+from moga.study.constants import smoothness, width_exponent
 from moga.study.curvature import Loss
 from moga.study.data import Corpus, load_corpus, training_windows, validation_windows
 from moga.study.lock import hold_study
 from moga.study.models import build_model, next_token_loss
 from moga.study.records import StudyError, append_record, config_key, read_records, run_record
-from moga.study.smoothness import smoothness, width_exponent
 from moga.study.smoothness_plan import MEASURE, Point, SmoothnessPlan, SmoothnessSettings, block_recipe, parse_norm
 from moga.study.sweep import environment
 from moga.study.train import threads as with_threads

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from moga.study.data import Corpus, load_corpus
+from moga.study.devices import devices_of, kind_of, name_of
 from moga.study.factories import is_path
 from moga.study.lock import hold_study
 from moga.study.prices import Estimate, estimate, price_list, within_budget
@@ -21,7 +22,7 @@ from moga.study.records import StudyError, append_record, read_records, run_reco
 from moga.study.refine import refine_runs, regret_runs
 from moga.study.settings import Plan, Run, settings_dict
 from moga.study.tasks import code_of, settled_roles, source_of
-from moga.study.workers import Listener, execute
+from moga.study.workers import Listener, Workers
 
 
 @dataclass
@@ -71,6 +72,7 @@ def run_sweep(
     data: str | Path | None = None,
     workers: int | None = None,
     threads: int = 1,
+    device: str = "cpu",
     command: str = "",
     progress: Callable[[State], None] | None = None,
     budget: float | None = None,
@@ -86,31 +88,36 @@ def run_sweep(
         directory: new, empty, or with a study of the same settings.
         data: a text file, a directory of text files, or ``package.module:function`` (see :mod:`moga.study.tasks`);
             None is the source of Python's standard library.
-        workers: processes; None for one per CPU; 1 trains in this process. threads: of each worker.
+        workers: processes; None for one per CPU or accelerator; 1 trains in this process. threads: of each worker.
+        device: as torch names it; a kind such as "cuda" is all of that kind, which the workers take in turn.
         command: kept in the study's file. progress: called in this process after every report of a worker.
         budget: seconds; what does not fit is left out, and the notes say it. No run begins after them.
         refine: octaves; rates are added until no optimum is at an edge and every standard error is at most this.
         announce: called with the cost of the grid before it starts.
 
     Raises:
-        StudyError: what `hold_study`, `read_records`, `append_record` and `execute` raise; an optimizer of one's own
+        StudyError: what `hold_study`, `read_records`, `append_record` and `Workers` raise; an optimizer of one's own
             whose code changed since its runs.
         ValueError: a number that is too small; a text that is too short (see `load_corpus`); what `settled_roles` and
-            `within_budget` raise.
+            `within_budget` and `devices_of` raise.
     """
-    workers = cpus() if workers is None else workers
+    devices = devices_of(device)
+    workers = workers if workers is not None else cpus() if kind_of(device) == "cpu" else len(devices)
     _check_numbers(plan, workers, threads, budget, refine)
     start = time.perf_counter()
+    plan = replace(plan, settings=replace(plan.settings, device=kind_of(device)))
     plan, corpus, source = _with_sources(plan, data)
     tell = progress or (lambda state: None)
-    options = _Options(Path(directory), data, workers, threads, tell, refine, budget, start)
-    with hold_study(directory, settings_dict(plan.settings), source, command):
+    options = _Options(Path(directory), workers, threads, devices, tell, refine, budget, start)
+    text = None if data is None else str(data)
+    crew = Workers(workers, text, threads, devices, options.over)
+    with hold_study(directory, settings_dict(plan.settings), source, command), crew:
         _check_optimizers(plan, read_records(directory))
         runs, left_out = _grid(plan, options, corpus, announce)
         notes: list[str] = []
         counts = [0, 0, 0]
         for phase, wanted in _phases(plan, options, runs, left_out, notes):
-            state = _run_phase(phase, wanted, options)
+            state = _run_phase(phase, wanted, options, crew)
             counts = [counts[0] + state.done - state.reused, counts[1] + state.reused, counts[2] + state.diverged]
     seconds = time.perf_counter() - start
     return Outcome(Path(directory), counts[0], counts[1], counts[2], tuple(notes), seconds, tuple(left_out))
@@ -118,12 +125,12 @@ def run_sweep(
 
 @dataclass(frozen=True)
 class _Options:
-    """How runs are made: where, on which data, by how many workers of how many threads, who is told, and how long."""
+    """How runs are made: where, by how many workers on which devices, who is told, and how long."""
 
     directory: Path
-    data: str | Path | None
     workers: int
     threads: int
+    devices: tuple[str, ...]
     progress: Callable[[State], None]
     refine: float | None
     budget: float | None
@@ -179,7 +186,8 @@ def _grid(
     left_out: tuple[str, ...] = ()
     if not (missing := [run for run in runs if run.key not in done]):
         return runs, []
-    prices = price_list(missing if options.budget is None else runs, records, corpus, options.threads)
+    priced = missing if options.budget is None else runs
+    prices = price_list(priced, records, corpus, options.threads, options.devices[0])
     if options.budget is not None:
         runs, left_out = within_budget(runs, prices, options.budget, options.workers, done)
     if announce is not None:
@@ -209,11 +217,9 @@ def _phases(
         left_out.append(f"the budget of {options.budget:.0f} s is spent; the same command goes on where it ended")
 
 
-def _run_phase(phase: str, runs: list[Run], options: _Options) -> State:
+def _run_phase(phase: str, runs: list[Run], options: _Options, crew: Workers) -> State:
     board = _Board(phase, runs, options)
-    data = None if options.data is None else str(options.data)
-    workers, threads = options.workers, options.threads
-    execute(board.missing, board.listener, data=data, workers=workers, threads=threads, over=options.over)
+    crew.execute(board.missing, board.listener)
     return board.state
 
 
@@ -228,7 +234,9 @@ class _Board:
         self.state = State(phase, len(runs), len(reused), len(reused), diverged)
         self.listener = Listener(self._on_step, self._on_done)
         self._directory, self._progress = options.directory, options.progress
-        self._environment = environment(options.threads, min(options.workers, max(1, len(self.missing))))
+        self._environment = dict(environment(options.threads, min(options.workers, max(1, len(self.missing)))))
+        if (device := options.devices[0]) != "cpu":
+            self._environment["device"] = name_of(device)
         self._start, self._finished = time.perf_counter(), 0.0
         self._progress(self.state)
 

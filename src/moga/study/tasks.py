@@ -25,6 +25,7 @@ from moga.study.coordinates_models import roles_of
 from moga.study.coordinates_plan import Case, CheckPlan, CheckSettings
 from moga.study.data import Corpus, training_windows, validation_windows
 from moga.study.factories import Built, call_factory, called, is_path, labels_of, load_function, loss_of
+from moga.study.functions import find_given
 from moga.study.models import build_model, next_token_loss
 from moga.study.settings import Plan, Run, Settings
 
@@ -124,6 +125,9 @@ def code_of(*words: str) -> str:
     digest = hashlib.sha256()
     paths = [word for word in words if is_path(word)]
     for path in paths:
+        if (given := find_given(path)) is not None:
+            digest.update(b"\0".join([path.encode(), given.code.encode()]))
+            continue
         load_function(path)
         source = inspect.getsourcefile(sys.modules[path.partition(":")[0]])
         digest.update(b"\0".join([path.encode(), Path(source).read_bytes() if source else b""]))

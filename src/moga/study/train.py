@@ -50,7 +50,7 @@ DECAY: dict[str, Callable[[float], float]] = {
 }
 
 
-def train(run: Run, corpus: Corpus | None, progress: Progress | None = None) -> dict[str, Any]:
+def train(run: Run, corpus: Corpus | None, progress: Progress | None = None, device: str = "cpu") -> dict[str, Any]:
     """Train and validate; equal runs give equal results, bit for bit, on one machine with one number of threads.
 
     Returns the "result" of the run's record: loss (held-out, nats per token or what one's own loss is; None if
@@ -58,10 +58,11 @@ def train(run: Run, corpus: Corpus | None, progress: Progress | None = None) -> 
     training), tokens (trained on; of one's own data see `count_of`), tokens_per_second, parameters.
     """
     task = make_task(run, corpus)
+    task.model.to(device)
     accelerator = Accelerator(cpu=True, mixed_precision="no")
     parameters = sum(parameter.numel() for parameter in task.model.parameters())
     start = time.perf_counter()
-    model, losses, tokens = _optimize(run, task, accelerator, progress or (lambda step, loss: None))
+    model, losses, tokens = _optimize(run, task, accelerator, progress or (lambda step, loss: None), device)
     seconds = time.perf_counter() - start
     diverged = has_diverged(losses, run.settings.margin)
     loss = math.nan if diverged else mean_loss(model, task)
@@ -77,18 +78,22 @@ def train(run: Run, corpus: Corpus | None, progress: Progress | None = None) -> 
     }
 
 
-def _optimize(run: Run, task: Task, accelerator: Accelerator, progress: Progress) -> tuple[nn.Module, list[float], int]:
+def _optimize(
+    run: Run, task: Task, accelerator: Accelerator, progress: Progress, device: str
+) -> tuple[nn.Module, list[float], int]:
     """The loop; returns the prepared model, the training loss of every step up to the last or to divergence, tokens."""
     settings = run.settings
     # A gradient that is not finite reaches the weights and so the loss: a skipped step would hide the divergence.
     optimizer = make_optimizer(run, task.model, nonfinite="propagate", **optimizer_options(run))
     scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, schedule(settings))
-    model, optimizer, scheduler = accelerator.prepare(task.model, optimizer, scheduler)
+    model, optimizer, scheduler = accelerator.prepare(
+        task.model, optimizer, scheduler, device_placement=[False, False, False]
+    )
     model.train()
     losses: list[float] = []
     tokens = 0
     for step in range(settings.steps):
-        batch = moved(task.batch(step), str(accelerator.device))
+        batch = moved(task.batch(step), device)
         loss = task.loss(model, batch)
         losses.append(loss.item())
         tokens += task.count(batch)

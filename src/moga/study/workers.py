@@ -12,12 +12,13 @@ import signal
 import time
 import traceback
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from typing import Any
 
 from moga.study.data import Corpus, load_corpus
+from moga.study.functions import pack, unpack
 from moga.study.records import StudyError
 from moga.study.settings import Run
 from moga.study.tasks import source_of
@@ -35,33 +36,91 @@ class Listener:
     on_done: Callable[[int, Run, dict[str, Any]], None]
 
 
-def execute(
-    runs: Sequence[Run],
-    listener: Listener,
-    *,
-    data: str | None = None,
-    workers: int = 1,
-    threads: int = 1,
-    over: Callable[[], bool] = lambda: False,
-) -> None:
-    """Train all runs, in their order, on `workers` processes of `threads` threads each; 1 worker is this process.
+@dataclass
+class Workers:
+    """Processes of `threads` threads each, `count` at most, or this process where there is no use for two.
 
-    No run begins once `over()` is true.
-
-    Raises:
-        StudyError: a run that failed with an exception, or a worker that died.
+    They begin with the first runs that need them and stay for those of later phases, until the `with` statement ends.
+    Workers take the devices in turn. No run begins once `over()` is true.
     """
-    workers = min(workers, len(runs))
-    if workers == 0:
-        return
-    if workers == 1:
-        _execute_here(runs, listener, data, threads, over)
-    else:
-        _execute_on_processes(list(runs), listener, data, workers, threads, over)
+
+    count: int = 1
+    data: str | None = None
+    threads: int = 1
+    devices: Sequence[str] = ("cpu",)
+    over: Callable[[], bool] = lambda: False
+    _pool: dict[Connection, tuple[int, BaseProcess]] = field(default_factory=dict, init=False)
+    _idle: list[Connection] = field(default_factory=list, init=False)
+
+    def __enter__(self) -> Workers:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        for connection, (_, process) in self._pool.items():
+            connection.close()
+            _stop(process)
+
+    def execute(self, runs: Sequence[Run], listener: Listener) -> None:
+        """Train all runs, in their order.
+
+        Raises:
+            StudyError: a run that failed with an exception, or a worker that died.
+        """
+        wanted = min(self.count, len(runs))
+        if wanted > 1:
+            self._begin(wanted)
+        if wanted and self._pool:
+            self._serve(list(runs), listener)
+        elif wanted:
+            _execute_here(runs, listener, self.data, self.threads, self.devices[0], self.over)
+
+    def _begin(self, wanted: int) -> None:
+        # spawn: a forked copy of a process that has used torch's threads can hang.
+        context, given = multiprocessing.get_context("spawn"), pack()
+        for worker in range(len(self._pool), wanted):
+            ours, theirs = context.Pipe()
+            arguments = (theirs, self.data, self.threads, self.devices[worker % len(self.devices)], given)
+            process: BaseProcess = context.Process(target=_work, args=arguments, daemon=True)
+            process.start()
+            theirs.close()
+            self._pool[ours] = (worker, process)
+
+    def _serve(self, waiting: list[Run], listener: Listener) -> None:
+        """Hand out runs and pass on what comes back, until all are done or `over()` and what began has ended."""
+        active: dict[Connection, Run] = {}
+        while True:
+            if self.over():
+                waiting.clear()
+            while waiting and self._idle:
+                self._hand_out(waiting.pop(0), self._idle.pop(0), active)
+            if not waiting and not active:
+                return
+            for connection in wait(list(self._pool)):
+                assert isinstance(connection, Connection)
+                worker, process = self._pool[connection]
+                try:
+                    kind, *content = connection.recv()
+                except (EOFError, ConnectionError) as error:
+                    raise _death(active.get(connection), process) from error
+                if kind == "step":
+                    listener.on_step(worker, active[connection], *content)
+                    continue
+                if kind == "failed":
+                    raise StudyError(_failure(active[connection], content[0]))
+                if kind == "done":
+                    listener.on_done(worker, active.pop(connection), content[0])
+                self._idle.append(connection)
+
+    def _hand_out(self, run: Run, connection: Connection, active: dict[Connection, Run]) -> None:
+        active[connection] = run
+        try:
+            connection.send(run)
+        except ConnectionError as error:
+            raise _death(run, self._pool[connection][1]) from error
 
 
 def _execute_here(
-    runs: Sequence[Run], listener: Listener, data: str | None, threads: int, over: Callable[[], bool]
+    runs: Sequence[Run], listener: Listener, data: str | None, threads: int, device: str, over: Callable[[], bool]
 ) -> None:
     corpus = _load(runs[0], data)
     with limit_threads(threads):
@@ -71,75 +130,26 @@ def _execute_here(
             report = _throttled(lambda step, loss, run=run: listener.on_step(0, run, step, loss))  # type: ignore[misc]
             try:
                 _check_sources(run, corpus)
-                result = train(run, corpus, report)
+                result = train(run, corpus, report, device)
             except Exception as error:
                 raise StudyError(_failure(run, f"{type(error).__name__}: {error}")) from error
             listener.on_done(0, run, result)
 
 
-def _execute_on_processes(
-    runs: list[Run], listener: Listener, data: str | None, workers: int, threads: int, over: Callable[[], bool]
-) -> None:
-    # spawn: a forked copy of a process that has used torch's threads can hang.
-    context = multiprocessing.get_context("spawn")
-    pool: dict[Connection, tuple[int, BaseProcess]] = {}
-    try:
-        for worker in range(workers):
-            ours, theirs = context.Pipe()
-            process: BaseProcess = context.Process(target=_work, args=(theirs, data, threads), daemon=True)
-            process.start()
-            theirs.close()
-            pool[ours] = (worker, process)
-        _serve(runs, listener, pool, over)
-    finally:
-        for connection, (_, process) in pool.items():
-            connection.close()
-            _stop(process)
-
-
-def _serve(
-    runs: list[Run], listener: Listener, pool: dict[Connection, tuple[int, BaseProcess]], over: Callable[[], bool]
-) -> None:
-    """Hand out runs in order and pass on what comes back, until all are done or `over()` and what began has ended."""
-    waiting = list(runs)
-    active: dict[Connection, Run] = {}
-    while waiting or active:
-        for connection in wait(list(pool)):
-            assert isinstance(connection, Connection)
-            worker, process = pool[connection]
-            try:
-                kind, *content = connection.recv()
-            except (EOFError, ConnectionError) as error:
-                raise _death(active.get(connection), process) from error
-            if kind == "step":
-                listener.on_step(worker, active[connection], *content)
-                continue
-            if kind == "failed":
-                raise StudyError(_failure(active[connection], content[0]))
-            if kind == "done":
-                listener.on_done(worker, active.pop(connection), content[0])
-            if over():
-                waiting.clear()
-            if waiting:
-                active[connection] = waiting.pop(0)
-                try:
-                    connection.send(active[connection])
-                except ConnectionError as error:
-                    raise _death(active[connection], process) from error
-
-
-def _work(connection: Connection, data: str | None, threads: int) -> None:
+def _work(connection: Connection, data: str | None, threads: int, device: str, given: bytes) -> None:
     """A worker's life. A closed pipe means that the parent is gone or does not need it any more."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     corpus = None
     try:
+        unpack(given)
         with limit_threads(threads):
             connection.send(("ready",))
             while (run := connection.recv()) is not None:
                 try:
                     corpus = corpus or _load(run, data)
                     _check_sources(run, corpus)
-                    result = train(run, corpus, _throttled(lambda step, loss: connection.send(("step", step, loss))))
+                    report = _throttled(lambda step, loss: connection.send(("step", step, loss)))
+                    result = train(run, corpus, report, device)
                 except ConnectionError:
                     raise
                 except Exception:
@@ -189,7 +199,7 @@ def _failure(run: Run, reason: str) -> str:
 
 def _death(run: Run | None, process: BaseProcess) -> StudyError:
     process.join(timeout=5)
-    what = f"in the run {run}" if run else "before its first run (a script needs `if __name__ == '__main__':`)"
+    what = f"in the run {run}" if run else "while it had no run (a script needs `if __name__ == '__main__':`)"
     return StudyError(
         f"a worker died with exit code {process.exitcode} {what}; what is finished is kept, and the same command goes "
         "on from there. Exit code -9 often means too little memory: use fewer workers"

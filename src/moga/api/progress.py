@@ -1,23 +1,29 @@
-"""What a sweep shows while it runs: a live bar in a terminal, one plain line per finished run anywhere else."""
+"""What a study shows while it runs: a live bar in a terminal or a notebook, one plain line per run anywhere else."""
 
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn
+from rich.text import Text
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from rich.console import RenderableType
+
     from moga.study.prices import Estimate
     from moga.study.sweep import State
 
-__all__ = ["ahead", "duration", "show_progress"]
+__all__ = ["WORDS", "ahead", "check_word", "duration", "show_progress", "watch_records", "watch_sweep"]
 
+WORDS = ("auto", "none")
+REDRAW = 0.5  # seconds between two pictures in a notebook
 PHASES = {"grid": "sweep", "regret": "regret"}
 
 
@@ -45,20 +51,78 @@ def ahead(cost: Estimate) -> str:
     return "\n".join([f"ahead: {said}: about {duration(cost.seconds)} of training on {workers}", *cost.left_out])
 
 
+def check_word(word: str) -> None:
+    """Raise ValueError for a word of `progress` that is none."""
+    if word not in WORDS:
+        raise ValueError(f"unknown word {word!r} for progress; the words are {', '.join(WORDS)}")
+
+
+@contextmanager
+def watch_sweep(word: str) -> Iterator[tuple[Callable[[State], None] | None, Callable[[Estimate], None] | None]]:
+    """What to give the state of a sweep to, and before it its cost; with the word "none" nobody is told."""
+    check_word(word)
+    if word == "none":
+        yield None, None
+        return
+    console = Console(stderr=True)
+    with show_progress(console) as progress:
+        yield progress, lambda cost: console.print(ahead(cost), markup=False, highlight=False, soft_wrap=True)
+
+
+def watch_records(word: str, line: Callable[[dict[str, Any]], str]) -> Callable[[dict[str, Any], int, int], None]:
+    """What to give each record to, how many are done, and of how many: it shows the record's line."""
+    check_word(word)
+    console = Console(stderr=True)
+    picture = _Picture() if console.is_jupyter else None
+
+    def tell(record: dict[str, Any], done: int, total: int) -> None:
+        text = f"[{done}/{total}] {line(record)}"
+        if picture is not None:
+            picture.draw(Text(text), last=done == total)
+        else:
+            console.print(text, markup=False, highlight=False, soft_wrap=True)
+
+    return tell if word == "auto" else lambda record, done, total: None
+
+
 @contextmanager
 def show_progress(console: Console) -> Iterator[Callable[[State], None]]:
     """A function to give the state of the sweep to, as often as it likes."""
-    if not console.is_terminal:
-        yield _Lines(console)
-        return
     columns = (
         TextColumn("{task.description}"),
         BarColumn(bar_width=24),
         MofNCompleteColumn(),
         TextColumn("{task.fields[status]}"),
     )
-    with Progress(*columns, console=console, refresh_per_second=5) as progress:
-        yield _Bar(progress)
+    if console.is_jupyter:
+        bar = _NotebookBar(Progress(*columns, console=console))
+        yield bar
+        bar.draw(last=True)
+    elif not console.is_terminal:
+        yield _Lines(console)
+    else:
+        with Progress(*columns, console=console, refresh_per_second=5) as progress:
+            yield _Bar(progress)
+
+
+class _Picture:
+    """One output of a notebook cell, drawn anew in its place: rich's own live display needs widgets there."""
+
+    def __init__(self) -> None:
+        self._handle: Any = None
+        self._drawn = -math.inf
+
+    def draw(self, what: RenderableType, *, last: bool = False) -> None:
+        """Draw, if the last picture is old enough or this is the last one."""
+        from IPython import display
+
+        if time.monotonic() - self._drawn < REDRAW and not last:
+            return
+        self._drawn = time.monotonic()
+        if self._handle is None:
+            self._handle = display.display(what, display_id=True)
+        else:
+            self._handle.update(what)
 
 
 class _Bar:
@@ -75,6 +139,22 @@ class _Bar:
             name = PHASES.get(state.phase, state.phase)
             self._tasks[state.phase] = self._progress.add_task(name, total=state.total, status="starting")
         self._progress.update(self._tasks[state.phase], completed=state.done, status=_status(state))
+
+
+class _NotebookBar(_Bar):
+    """The same bars as a table in the output of a notebook cell."""
+
+    def __init__(self, progress: Progress) -> None:
+        super().__init__(progress)
+        self._picture = _Picture()
+
+    def __call__(self, state: State) -> None:
+        super().__call__(state)
+        self.draw()
+
+    def draw(self, *, last: bool = False) -> None:
+        if self._tasks:
+            self._picture.draw(self._progress.make_tasks_table(self._progress.tasks), last=last)
 
 
 def _status(state: State) -> str:

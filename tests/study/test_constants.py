@@ -13,9 +13,9 @@ from torch.func import functional_call
 import moga
 from moga.geometry.network import Layer, NetworkNorm
 from moga.geometry.norms import norm
+from moga.study.constants import smoothness, width_exponent
 from moga.study.curvature import climb, hessian
 from moga.study.models import build_model, next_token_loss
-from moga.study.smoothness import smoothness, width_exponent
 
 NORMS = ("sign", "row", "column", "spectral")
 ENTRY = 0.7698  # max |tanh''|: 4 / (3 sqrt 3), at tanh z = 1 / sqrt 3

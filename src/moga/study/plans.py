@@ -1,0 +1,173 @@
+"""From what a user says to a plan: a preset, changed where something is given; the usual sizes and rates elsewhere."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import fields, replace
+from typing import Any
+
+from moga.rules.recipes import resolve_recipe
+from moga.study.coordinates_plan import Case, CheckPlan, CheckSettings, small_rate
+from moga.study.factories import is_path
+from moga.study.presets import default_rates, parse_rates, preset
+from moga.study.settings import Plan, Settings
+from moga.study.smoothness_plan import SmoothnessPlan, SmoothnessSettings
+
+Rates = str | float | Sequence[float]  # text as `parse_rates` reads it, a rate, or rates
+FOUND = ("corpus", "code", "data", "device")  # settings that a study finds out, or that have a word of their own
+USUAL = {"width": (32, 64, 128, 256), "depth": (2, 4, 8, 16)}  # sizes of a check
+CHECK_SEEDS = 6
+
+
+def transfer_plan(
+    name: str,
+    *,
+    recipes: Sequence[str] = (),
+    lrs: Rates | Mapping[str, Rates] | None = None,
+    sizes: Iterable[int] | None = None,
+    seeds: int | Iterable[int] | None = None,
+    data: str = "",
+    settings: Mapping[str, Any] | None = None,
+) -> Plan:
+    """The preset ``name`` with all that is given in its place; ``settings`` that are None stay as the preset has them.
+
+    lrs: for all recipes, or by recipe; the entry "" of a dict is for those that it does not name. seeds: how many, or
+    which. data: tells whether they are a function's; the plan does not hold them yet.
+
+    Raises ValueError for what no plan can have, or what would be without effect.
+
+    >>> plan = transfer_plan("quick", recipes=["lion"], lrs="2**-12:2**-10", sizes=(32, 64), seeds=2)
+    >>> dict(plan.rates), plan.sizes, plan.seeds
+    ({'lion': (0.000244140625, 0.00048828125, 0.0009765625)}, (32, 64), (0, 1))
+    """
+    plan = preset(name)
+    chosen = tuple(dict.fromkeys(recipes)) or tuple(plan.rates)
+    for recipe in chosen:
+        if not is_path(recipe):
+            resolve_recipe(recipe)  # an unknown name is said before anything else about it
+    given = _given(settings or {}, Settings)
+    sizes = None if sizes is None else tuple(sizes)
+    _check_used(given, data, sizes)
+    return replace(
+        plan,
+        rates=_rates(chosen, lrs, plan.rates),
+        sizes=plan.sizes if sizes is None else sizes,
+        seeds=plan.seeds if seeds is None else seeds_of(seeds),
+        settings=_with_warmup(plan.settings, given),
+    )
+
+
+def check_plan(
+    model: str,
+    *,
+    recipes: Sequence[str] = (),
+    lrs: float | Mapping[str, float] | None = None,
+    over: str = "width",
+    sizes: Iterable[int] | None = None,
+    seeds: int | Iterable[int] = CHECK_SEEDS,
+    plants: Sequence[str] = ("none",),
+    device: str = "cpu",
+    settings: Mapping[str, Any] | None = None,
+) -> CheckPlan:
+    """Every recipe with every planted fault, each at its rate; a small one where none is given.
+
+    Raises ValueError for what no check can have, and a rate of a recipe that is not checked.
+
+    >>> plan = check_plan("gpt2", recipes=["muon", "scion"], lrs={"muon": 0.125, "scion": 0.25}, sizes=(32, 64))
+    >>> [case.lr for case in plan.cases]
+    [0.125, 0.25]
+    """
+    given = _given(settings or {}, CheckSettings)
+    shared = CheckSettings(model, over, **{**given, "device": device})
+    chosen = tuple(dict.fromkeys(recipes)) or ("moga-row",)
+    own = lrs if isinstance(lrs, Mapping) else {} if lrs is None else dict.fromkeys(chosen, lrs)
+    _check_named(own, chosen, "checked")
+    cases = [Case(name, own[name] if name in own else small_rate(name), word) for name in chosen for word in plants]
+    return CheckPlan(tuple(cases), tuple(USUAL[over] if sizes is None else sizes), seeds_of(seeds), shared)
+
+
+def smoothness_plan(settings: Mapping[str, Any], seeds: int | Iterable[int] = 1, **axes: Any) -> SmoothnessPlan:
+    """A plan of the axes that are given (norms, widths, layers, trained).
+
+    >>> smoothness_plan({"random": 0}, norms=("row",), widths=(32, 64)).settings.random
+    0
+    """
+    own = {name: tuple(values) for name, values in axes.items()}
+    return SmoothnessPlan(
+        **own, seeds=seeds_of(seeds), settings=SmoothnessSettings(**_given(settings, SmoothnessSettings))
+    )
+
+
+def seeds_of(seeds: int | Iterable[int]) -> tuple[int, ...]:
+    """How many seeds, from 0, or which.
+
+    Raises ValueError for fewer than one.
+
+    >>> seeds_of(3), seeds_of([4, 0])
+    ((0, 1, 2), (4, 0))
+    """
+    if not isinstance(seeds, int):
+        return tuple(seeds)
+    if seeds < 1:
+        raise ValueError(f"a study needs at least one seed, got {seeds}")
+    return tuple(range(seeds))
+
+
+def _given(settings: Mapping[str, Any], kind: type) -> dict[str, Any]:
+    """The settings that are not None; a name that the kind of settings has not raises."""
+    known = [one.name for one in fields(kind) if one.name not in FOUND]
+    for name in settings:
+        if name not in known:
+            raise ValueError(f"unknown setting {name!r}; the settings are {', '.join(known)}")
+    return {name: value for name, value in settings.items() if value is not None}
+
+
+def _rates(
+    recipes: Sequence[str], given: Rates | Mapping[str, Rates] | None, known: Mapping[str, tuple[float, ...]]
+) -> dict[str, tuple[float, ...]]:
+    """Each recipe's learning rates: its own, else those for all, else the preset's or the default ones."""
+    own = dict(given) if isinstance(given, Mapping) else {} if given is None else {"": given}
+    for_all = own.pop("", None)
+    _check_named(own, recipes, "run")
+    found = {}
+    for recipe in recipes:
+        said = own.get(recipe, for_all)
+        found[recipe] = _numbers(said) if said is not None else known.get(recipe) or default_rates(recipe)
+    return found
+
+
+def _numbers(rates: Rates) -> tuple[float, ...]:
+    if isinstance(rates, str):
+        return parse_rates(rates)
+    return (float(rates),) if isinstance(rates, (int, float)) else tuple(map(float, rates))
+
+
+def _check_named(own: Mapping[str, Any], recipes: Sequence[str], done: str) -> None:
+    for recipe in own:
+        if recipe not in recipes:
+            raise ValueError(
+                f"learning rates are given for {recipe!r}, which is not {done}; those that are: {', '.join(recipes)}"
+            )
+
+
+def _check_used(given: Mapping[str, Any], data: str, sizes: Sequence[int] | None) -> None:
+    """Refuse what would be without effect: the shape of a family for one's own model, that of text for one's own data.
+
+    Raises ValueError that names it; also for depths that are not given.
+    """
+    over, own = given.get("over", "width"), given.get("family", "")
+    grows = {"width": "width", "depth": "layers"}.get(over, "")
+    unused = dict.fromkeys(("layers", "width", "head_size") if is_path(own) else (), f"{own} makes its own model")
+    unused |= {} if is_path(own) else {grows: f"it is what grows over {over}; give sizes"}
+    unused |= dict.fromkeys(("batch", "context") if is_path(data) else (), f"{data} makes its own batches")
+    for name, reason in unused.items():
+        if name in given:
+            raise ValueError(f"{name} has no effect here: {reason}")
+    if over == "depth" and sizes is None:
+        raise ValueError("over depth the study needs depths: give sizes, as in 2,4,8,16")
+
+
+def _with_warmup(settings: Settings, given: Mapping[str, Any]) -> Settings:
+    """With other steps and no word about the warm-up, the warm-up is a tenth of the steps, as in the presets."""
+    warmup = {"warmup": given["steps"] // 10} if "steps" in given and "warmup" not in given else {}
+    return replace(settings, **warmup, **given)

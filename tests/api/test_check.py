@@ -1,0 +1,72 @@
+"""The coordinate check and the constants from Python: the same records as the commands, as frames."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from matplotlib.figure import Figure
+
+import moga
+from moga.study.records import read_records
+
+TINY = {"widths": [8, 16], "layers": [1], "trained": [0], "head_size": 8, "context": 8, "windows": 1, "random": 0}
+
+
+def net(width):
+    inside = (torch.nn.Linear(8, width), torch.nn.ReLU(), torch.nn.Linear(width, width), torch.nn.ReLU())
+    x = torch.randn(16, 8, generator=torch.Generator().manual_seed(0))
+    return (
+        torch.nn.Sequential(*inside, torch.nn.Linear(width, 3)),
+        x,
+        lambda output, batch: (output - batch[:, :3]).square().mean(),
+    )
+
+
+@pytest.fixture(scope="module")
+def found():
+    return moga.study.check(
+        lambda width: net(width), sizes=[32, 128], seeds=4, start="moga", plants=["none", "scale"], progress="none"
+    )
+
+
+def test_a_check_passes_and_one_with_a_fault_fails(found):
+    assert found.verdicts == {"moga-row": "passes", "moga-row with the planted fault 'scale'": "fails"}
+    assert not found.passes
+    assert str(found).startswith("moga-row: passes.") and "fails" in found._repr_html_()
+    worst = found.slopes[found.slopes.verdict == "fails"]
+    assert set(worst.case) == {"moga-row with the planted fault 'scale'"}
+    assert (worst.change.abs() > 0.25).any() and worst.cause.str.len().min() > 10
+
+
+def test_the_frame_has_a_row_for_every_run_and_module(found, tmp_path):
+    records = read_records(found.directory)
+    assert len(records) == 2 * 2 * 4
+    assert len(found.frame) == sum(len(one["result"]["modules"]) for one in records)
+    first = found.frame.iloc[0]
+    assert first.start == records[0]["result"]["modules"][first.module]["start"][1]
+    assert isinstance(found.figure(), Figure)
+    assert "moga.study.check(model=" in found.report(tmp_path / "page.html").read_text(encoding="utf-8")
+
+
+def test_constants_come_as_frames(tmp_path, text_file):
+    found = moga.study.smoothness(
+        norms=["sign", "row"], steps=1, data=text_file, out=tmp_path / "out", progress="none", **TINY
+    )
+    assert found.measured == len(found.frame) == 4
+    grown = found.exponents.query("constant == 'smoothness' and norm == 'sign'")
+    values = found.frame.query("norm == 'sign'").set_index("width").smoothness
+    assert 2 ** grown.exponent.item() == pytest.approx(values[16] / values[8])
+    assert isinstance(found.figure(), Figure)
+    with pytest.raises(ValueError, match="no figure over 'layers': give width or layers, and measure at two sizes"):
+        found.figure("layers")
+    again = moga.study.load(tmp_path / "out")
+    assert str(again) == str(found) and again.measured == 0
+    assert found.report() == tmp_path / "out" / "report.html"
+    assert "smoothness" in found._repr_html_()
+
+
+@pytest.fixture
+def text_file(tmp_path):
+    path = tmp_path / "text.txt"
+    path.write_text("The quick brown fox jumps over the lazy dog. " * 400)
+    return path
