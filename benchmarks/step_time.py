@@ -13,7 +13,7 @@ import json
 import platform
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -78,6 +78,9 @@ CONTESTANTS: dict[str, Callable[[list[nn.Parameter]], Step]] = {
     "moga sign": ours("sign"),
     "moga adam": ours("adam"),
     "moga row, skip": ours("row", nonfinite="skip"),
+    "moga column, skip": ours("column", nonfinite="skip"),
+    "moga sign, skip": ours("sign", nonfinite="skip"),
+    "moga adam, skip": ours("adam", nonfinite="skip"),
     "moga row, plain": ours("row", implementation="plain"),
     "moga column, plain": ours("column", implementation="plain"),
     "moga sign, plain": ours("sign", implementation="plain"),
@@ -91,6 +94,20 @@ CONTESTANTS: dict[str, Callable[[list[nn.Parameter]], Step]] = {
     "heavyball Muon": peer("heavyball", "Muon"),
 }
 SLOW = tuple(name for name in CONTESTANTS if "uon" in name or "spectral" in name)
+FUSED = tuple(name for name in CONTESTANTS if name.endswith(("fused", "skip"))) + tuple(
+    f"moga {norm}" for norm in ("row", "column", "sign", "adam")
+)
+PEERS = ("torch SGD fused", "moga row", "moga row, plain", "pytorch_optimizer Lion", "heavyball SignLaProp")
+MUONS = ("torch Muon", "moga spectral", "moga spectral, bfloat16")
+# What --suite measures, each with one thread and with two: workload, dtype, contestants, rounds.
+SUITE = (
+    ("gpt2-hidden", "float32", FUSED, 25),
+    ("gpt2", "float32", FUSED, 15),
+    ("small-400", "float32", FUSED, 200),
+    ("gpt2-hidden", "bfloat16", FUSED, 25),
+    ("gpt2-hidden", "float32", PEERS, 7),
+    ("gpt2-hidden", "float32", MUONS, 3),
+)
 
 
 def tensors(shapes: list[tuple[int, ...]], dtype: torch.dtype) -> list[nn.Parameter]:
@@ -156,7 +173,6 @@ def machine() -> dict[str, Any]:
         "processor": names[0] if names else platform.processor(),
         "processors": len(names),
         "python": platform.python_version(),
-        "threads": torch.get_num_threads(),
         "versions": found,
     }
 
@@ -168,14 +184,22 @@ def results(seconds: dict[str, list[float]], bases: tuple[str, ...]) -> list[dic
         row: dict[str, Any] = {"name": name, "ms": [1e3 * value for value in quartiles(values)]}
         for base in bases:
             if base in seconds:
-                row[f"/ {base}"] = list(quartiles([a / b for a, b in zip(values, seconds[base], strict=True)]))
+                row[f"/ {base}"] = ratios(values, seconds[base])
+        if name.endswith(", skip") and (unasked := name.removesuffix(", skip")) in seconds:
+            row["/ without skip"] = ratios(values, seconds[unasked])
         rows.append(row)
     return rows
 
 
+def ratios(values: list[float], base: list[float]) -> list[float]:
+    """Quartiles of the ratios within each round."""
+    return list(quartiles([a / b for a, b in zip(values, base, strict=True)]))
+
+
 def table(rows: list[dict[str, Any]]) -> str:
     """The rows as Markdown: median (first to third quartile)."""
-    heads = list(dict.fromkeys(key for row in rows for key in row))
+    known = dict.fromkeys(key for row in rows for key in row)
+    heads = [*(key for key in known if key != "/ without skip"), *(key for key in known if key == "/ without skip")]
     lines = [heads, ["---"] * len(heads)]
     for row in rows:
         digits = [(key, ".3f" if key != "ms" else ".2f") for key in heads[1:]]
@@ -187,6 +211,7 @@ def table(rows: list[dict[str, Any]]) -> str:
 def arguments(given: list[str] | None) -> argparse.Namespace:
     """The command line."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--suite", action="store_true", help="all that README.md shows, with one thread and with two")
     parser.add_argument("--workload", choices=WORKLOADS, default="gpt2-hidden")
     parser.add_argument("--dtype", choices=("float32", "bfloat16"), default="float32")
     parser.add_argument("--rounds", type=int, default=30)
@@ -199,30 +224,45 @@ def arguments(given: list[str] | None) -> argparse.Namespace:
     )
     parser.add_argument("--json", type=Path, help="write the figures there too")
     chosen = parser.parse_args(given)
-    if chosen.clock == "cpu" and (chosen.threads or torch.get_num_threads()) != 1:
+    chosen.threads = chosen.threads or torch.get_num_threads()
+    if chosen.clock == "cpu" and chosen.threads != 1:
         parser.error("--clock cpu sees one thread alone: say --threads 1")
     return chosen
 
 
-def main(given: list[str] | None = None) -> None:
-    """Measure, print the table and write the file."""
-    chosen = arguments(given)
+def measured(
+    workload: str, dtype: str, names: Iterable[str], rounds: int, threads: int, clock: str
+) -> list[dict[str, Any]]:
+    """The rows of one table; who is not installed is left out, in words."""
     before = torch.get_num_threads()
-    torch.set_num_threads(chosen.threads or before)
-    weights, steps = tensors(WORKLOADS[chosen.workload], getattr(torch, chosen.dtype)), {}
-    for name in chosen.only or [name for name in CONTESTANTS if name not in SLOW]:
+    torch.set_num_threads(threads)
+    weights, steps = tensors(WORKLOADS[workload], getattr(torch, dtype)), {}
+    for name in names:
         try:
             steps[name] = contestant(name, weights)
         except ImportError as missing:
             print(f"left out: {name} ({missing}); pip install 'moga[bench]'")
-    rows = results(
-        timed(steps, chosen.rounds, CLOCKS[chosen.clock]), ("torch SGD fused", "torch AdamW fused", "torch Muon")
-    )
-    about = machine() | {key: str(value) for key, value in vars(chosen).items() if key not in ("json", "threads")}
+    seconds = timed(steps, rounds, CLOCKS[clock])
     torch.set_num_threads(before)
-    print(*(f"{key}: {value}" for key, value in about.items()), table(rows), sep="\n")
+    return results(seconds, ("torch SGD fused", "torch AdamW fused", "torch Muon"))
+
+
+def main(given: list[str] | None = None) -> None:
+    """Measure, print the tables and write the file."""
+    chosen = arguments(given)
+    about, done = machine() | {"clock": chosen.clock}, []
+    print(*(f"{key}: {value}" for key, value in about.items()), sep="\n")
+    names = chosen.only or [name for name in CONTESTANTS if name not in SLOW]
+    one = [(chosen.workload, chosen.dtype, names, chosen.rounds, chosen.threads)]
+    for workload, dtype, some, rounds, threads in (
+        [(*row, threads) for threads in (1, 2) for row in SUITE] if chosen.suite else one
+    ):
+        rows = measured(workload, dtype, some, rounds, threads, chosen.clock)
+        words = {"workload": workload, "dtype": dtype, "threads": threads, "rounds": rounds}
+        print("", ", ".join(f"{key} {value}" for key, value in words.items()), "", table(rows), sep="\n", flush=True)
+        done.append({**words, "rows": rows})
     if chosen.json:
-        chosen.json.write_text(json.dumps({"about": about, "rows": rows}, indent=1) + "\n", encoding="utf-8")
+        chosen.json.write_text(json.dumps({"about": about, "tables": done}, indent=1) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -16,6 +16,9 @@ from hypothesis import settings
 
 from moga.study.records import append_record, config_key
 
+# Triton reads this where it is imported: its kernels are then run by an interpreter, and need no GPU.
+os.environ.setdefault("TRITON_INTERPRET", "1")
+
 # Machines that run tests are shared, so time says nothing; the same examples everywhere make a failure repeatable.
 settings.register_profile("moga", deadline=None, derandomize=True)
 settings.load_profile("moga")

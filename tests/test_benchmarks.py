@@ -30,9 +30,21 @@ def test_step_time_prints_a_row_for_everyone_and_writes_the_figures(step_time, t
         ["--workload", "test", "--dtype", dtype, "--rounds", "2", "--json", str(tmp_path / "a.json"), "--only", *names]
     )
     printed, written = capsys.readouterr().out, json.loads((tmp_path / "a.json").read_text())
-    assert [row["name"] for row in written["rows"]] == names
+    [table] = written["tables"]
+    assert [row["name"] for row in table["rows"]] == names
     assert all(f"| {name} |" in printed for name in names)
-    assert written["about"]["versions"]["torch"] and written["about"]["threads"] >= 1
+    assert written["about"]["versions"]["torch"] and table["threads"] >= 1
+
+
+def test_the_suite_measures_every_table_with_one_thread_and_with_two(step_time, tmp_path, capsys, monkeypatch):
+    names = [name for row in step_time.SUITE for name in row[2]]
+    assert set(names) <= set(step_time.CONTESTANTS) and "moga adam, skip" in names
+    monkeypatch.setattr(step_time, "SUITE", (("test", "float32", ("moga row", "moga row, skip"), 3),))
+    step_time.main(["--suite", "--json", str(tmp_path / "a.json")])
+    printed, written = capsys.readouterr().out, json.loads((tmp_path / "a.json").read_text())
+    assert [table["threads"] for table in written["tables"]] == [1, 2]
+    assert "workload test, dtype float32, threads 2, rounds 3" in printed
+    assert "/ without skip" in written["tables"][0]["rows"][1]
 
 
 def test_a_peer_that_is_not_installed_is_named(step_time, capsys, monkeypatch):
@@ -72,3 +84,43 @@ def test_everyone_finds_gradients_whoever_came_before(step_time, monkeypatch):
     monkeypatch.setitem(step_time.CONTESTANTS, "moga sign", make)
     step_time.main(["--workload", "test", "--rounds", "2", "--only", "moga row", "moga sign"])
     assert seen == [[True, True]] * 8
+
+
+@pytest.fixture(scope="module")
+def sweep_throughput():
+    return script("sweep_throughput")
+
+
+TINY = ["--widths", "16", "32", "--steps", "4", "--rounds", "1", "--workers", "1", "--threads", "1"]
+
+
+def test_a_study_and_the_plain_loop_make_the_same_losses(sweep_throughput, tmp_path, capsys):
+    sweep_throughput.main([*TINY, "--json", str(tmp_path / "a.json")])
+    written = json.loads((tmp_path / "a.json").read_text())
+    (only,) = written["rounds"]
+    assert only["runs"] == 8 and only["apart"] == 0 and min(only["study"], only["loop"]) > 0
+    assert written["about"]["workers"] == written["about"]["loop_threads"] == 1 and written["about"]["processor"]
+    assert "| median (losses: largest) |" in capsys.readouterr().out
+
+
+def test_a_loop_that_does_something_else_is_seen(sweep_throughput, tmp_path, monkeypatch):
+    monkeypatch.setattr(sweep_throughput, "schedule", lambda settings: lambda step: 1.0)
+    sweep_throughput.main([*TINY, "--json", str(tmp_path / "a.json")])
+    assert json.loads((tmp_path / "a.json").read_text())["rounds"][0]["apart"] > 1e-3
+
+
+def test_the_ratio_of_a_study_is_that_of_runs_per_hour(sweep_throughput):
+    rounds = [{"runs": 10, "study": 10.0, "loop": loop, "apart": loop / 1e4} for loop in (20.0, 15.0, 18.0)]
+    lines = sweep_throughput.table(rounds).splitlines()
+    assert lines[2] == "| 1 | 3600 | 1800 | 2.00 | 2.0e-03 |"
+    assert lines[-1] == "| median (losses: largest) | 3600 | 2000 | 1.80 | 2.0e-03 |"
+
+
+def test_where_the_time_goes_adds_up(sweep_throughput, capsys):
+    sweep_throughput.main(["--where", "--widths", "16", "32"])
+    lines = [line.strip("| ").split(" | ") for line in capsys.readouterr().out.splitlines()]
+    rows = {name: [float(value) for value in values] for name, *values in lines[2:]}
+    assert lines[0] == ["ms of one step at width", "16", "32"]
+    assert set(sweep_throughput.KINDS) < set(rows) and min(rows["matrix products"] + rows["attention"]) > 0
+    whole = rows.pop("sum")
+    assert [sum(column) for column in zip(*rows.values(), strict=True)] == pytest.approx(whole, abs=0.5)

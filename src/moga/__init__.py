@@ -1,5 +1,10 @@
 """Norm-aware optimizers whose learning rate keeps its meaning when a model grows."""
 
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
 from moga.geometry.modular import modular_norm
 from moga.geometry.names import norm
 from moga.geometry.network import block_norm
@@ -36,3 +41,9 @@ __all__ = [
     "scale_logits_",
 ]
 __version__ = "0.1.0"
+
+
+def __getattr__(name: str) -> Any:
+    if name != "study":  # loaded when asked for: it needs more than torch
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return importlib.import_module("moga.study")

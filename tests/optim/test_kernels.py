@@ -3,6 +3,7 @@
 import copy
 import ctypes
 import math
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -12,7 +13,7 @@ from models.groups import GROUP
 
 import moga
 from moga.optim.kernels import build, compiled
-from moga.optim.kernels.compiled import leave
+from moga.optim.kernels.compiled import leave, look
 from moga.optim.kernels.jobs import ROWS, SIGN, jobs_of, normalised
 from moga.optim.reference import reference
 from moga.optim.update import batched, decay, new_state
@@ -156,6 +157,65 @@ def test_threads_change_no_bit(update, layout):
         torch.testing.assert_close(other, results[0], rtol=0, atol=0)
 
 
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("layout", ["out,in", "in,out"])
+@pytest.mark.parametrize("norm", ["row", "column"])
+@pytest.mark.parametrize("shape", [(70, 63), (3, 767), (9, 769), (2, 4096), (3, 5001), (2, 20011)])
+def test_runs_around_the_lengths_at_which_loops_are_cut(norm, layout, shape, dtype):
+    """64 entries at a time, 768 ahead, 4096 columns and 16384 entries a task; the shortest runs are shorter than 16."""
+    group, before = group_of(norm=norm, layout=layout), torch.get_num_threads()
+    try:
+        torch.set_num_threads(2)
+        got = ran(group, shape, dtype, grads_of(shape, 2), "c")
+    finally:
+        torch.set_num_threads(before)
+    torch.testing.assert_close(got, ran(group, shape, dtype, grads_of(shape, 2), "plain"))
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_what_is_not_finite_is_found_wherever_it_is(dtype):
+    group, before = group_of(norm="row"), torch.get_num_threads()
+    grads = [torch.full((n,), torch.finfo(dtype).max, dtype=dtype) for n in (0, 3, 70001)]
+    try:
+        for threads in (1, 3):
+            torch.set_num_threads(threads)
+            assert look(group, grads) == (True, [])
+            for i, place in ((1, 0), (1, 2), (2, 0), (2, 16383), (2, 16384), (2, 70000)):
+                for bad in (math.nan, math.inf, -math.inf):
+                    grads[i][place] = bad
+                    assert look(group, grads) == (False, [])
+                grads[i][place] = torch.finfo(dtype).tiny
+    finally:
+        torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize("words", [{"implementation": "plain"}, {"norm": "spectral"}, {"implementation": "triton"}])
+def test_gradients_of_groups_without_a_compiled_step_are_looked_at_elsewhere(words):
+    grads = [torch.ones(2, 3)]
+    ok, others = look(group_of(words), grads)
+    assert ok and others == grads
+
+
+def test_gradients_that_the_compiled_look_does_not_take():
+    grads = [torch.full((2, 3), math.nan).T, torch.full((3,), math.nan).as_subclass(torch.nn.Buffer), torch.ones(2, 3)]
+    ok, others = look(group_of(norm="row"), iter(grads))
+    assert ok and [id(one) for one in others] == [id(one) for one in grads[:2]]
+
+
+@pytest.mark.parametrize("order", [(0, 1), (1, 0)])
+@pytest.mark.parametrize("bad", [(0,), (1,), (0, 1), ()])
+def test_one_gradient_drops_the_step_of_groups_with_and_without_a_compiled_look(bad, order):
+    weights = [torch.nn.Parameter(torch.ones(2, 3)) for _ in range(2)]
+    words = [{"norm": "row"}, {"norm": "row", "p": 3.0}]
+    groups = [{"params": [weights[i]], "layout": "out,in", "scale": 1.0, **words[i]} for i in order]
+    optimizer = moga.SteepestDescent(groups, 0.1)
+    for i, weight in enumerate(weights):
+        weight.grad = torch.full((2, 3), math.nan if i in bad else 1.0)
+    optimizer.step()
+    assert optimizer.skipped == bool(bad)
+    assert all(torch.equal(weight, torch.ones(2, 3)) == bool(bad) for weight in weights)
+
+
 @pytest.mark.parametrize("bad", [math.nan, math.inf])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("update", UPDATES, ids=lambda update: "-".join(map(str, update.values())))
@@ -245,7 +305,7 @@ def test_which_norms_have_a_compiled_step():
 def fresh(monkeypatch, tmp_path):
     """No library in the cache, and nothing remembered of earlier calls."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    cached = (build.step_of, build._warn, build._own_directory)
+    cached = (build.library_of, build._warn, build._own_directory)
     for function in cached:
         function.cache_clear()
     yield tmp_path
@@ -297,7 +357,7 @@ def test_a_library_that_was_cut_is_made_anew_and_not_loaded(fresh, kept):
     whole = place.read_bytes()
     place.unlink()  # the process has it mapped
     place.write_bytes(whole[:kept])
-    build.step_of.cache_clear()
+    build.library_of.cache_clear()
     assert not isinstance(build.available("float32", "c"), build.Unavailable)
     assert place.read_bytes() == whole
 
@@ -332,7 +392,7 @@ def test_a_compiler_that_does_not_work(fresh, monkeypatch, lines, text):
     monkeypatch.setenv("CC", str(compiler))
     with pytest.raises(build.Unavailable, match=text):
         build.available("float32", "c")
-    build.step_of.cache_clear()
+    build.library_of.cache_clear()
     with pytest.warns(UserWarning, match=text):
         assert build.available("float32", "auto") is None
 
@@ -365,7 +425,7 @@ def test_compiled_once_and_found_again(fresh):
     step = build.available("float16", "c")
     [made] = (fresh / "moga").glob("*.so")
     when = made.stat().st_mtime_ns
-    build.step_of.cache_clear()
+    build.library_of.cache_clear()
     assert build.available("float16", "c") is not step
     assert [one.stat().st_mtime_ns for one in (fresh / "moga").glob("*.so")] == [when]
 
@@ -389,7 +449,8 @@ def test_an_lr_that_is_no_number_fails_as_in_the_plain_step(lr):
 
 
 def test_no_memory_for_the_tasks(monkeypatch):
-    monkeypatch.setattr(compiled, "available", lambda stored, word: lambda *arguments: 1)
+    library = SimpleNamespace(moga_step=lambda *arguments: 1)
+    monkeypatch.setattr(compiled, "available", lambda stored, word: library)
     group = group_of(norm="row")
     weight, state = start((4, 6), torch.float32, group)
     with pytest.raises(MemoryError, match="no memory for its list of tasks"):

@@ -32,7 +32,8 @@ def test_every_figure_is_valid(results):
     figures += [drift_figure(results)]
     figures += [panel for view in curve_views(results) for panel in view["panels"].values()]
     for figure in figures:
-        go.Figure(figure)  # plotly refuses what it does not know
+        go.Figure(data=figure["data"], layout=figure["layout"])  # plotly refuses what it does not know
+        assert {trace["legendgroup"] for trace in figure["data"]} == {one["group"] for one in figure["legend"]}
 
 
 def of_symbol(figure, symbol):
@@ -42,7 +43,7 @@ def of_symbol(figure, symbol):
 def test_each_width_has_its_optimum_with_the_error_over_seeds(make_study):
     results = load_results(make_study({"moga-row": {"optimum": -4.3}}))
     marks = of_symbol(transfer_panel(results, results.summaries[0]), "diamond")
-    assert [mark["meta"]["width"] for mark in marks] == [32, 64, 128]
+    assert [mark["legendgroup"] for mark in marks] == ["32", "64", "128"]
     for mark in marks:
         assert mark["x"] == pytest.approx([-4.35], abs=1e-6)  # seeds at -0.1 and 0
         assert mark["error_x"]["visible"]
@@ -80,7 +81,7 @@ def test_diverged_runs_are_marked_at_the_top(make_study):
 def test_the_regret_run_is_marked_apart_from_the_grid(make_study):
     results = load_results(make_study({"adamw": {"drift": -0.9, "optimum": -3.3}}))
     (mark,) = of_symbol(transfer_panel(results, results.summaries[0]), "circle-open")
-    assert mark["meta"]["width"] == 128
+    assert mark["legendgroup"] == "128"
     assert mark["x"] == pytest.approx([math.log2(results.summaries[0].regret_lr)] * 2)
 
 
@@ -99,7 +100,35 @@ def test_drift_is_measured_from_the_smallest_width(make_study):
     assert falling["y"] == pytest.approx([0, -0.5, -1], abs=1e-6)
 
 
-def test_training_curves_can_be_chosen_and_diverged_ones_are_dotted(make_study):
+def test_widths_differ_in_dashes_and_recipes_in_symbols(make_study):
+    results = load_results(make_study({"a": {}, "b": {"drift": -0.5, "optimum": -3.0}}))
+    figure = transfer_panel(results, results.summaries[0])
+    lines = {trace["legendgroup"]: trace["line"] for trace in figure["data"] if trace["mode"] == "lines"}
+    assert [one["group"] for one in figure["legend"]] == list(lines) == ["32", "64", "128"]
+    assert [(one["colour"], one["dash"]) for one in figure["legend"]] == [
+        (line["color"], line["dash"]) for line in lines.values()
+    ]
+    assert len({line["dash"] for line in lines.values()}) == 3
+    assert [one["symbol"] for one in drift_figure(results)["legend"]] == ["circle", "square"]
+
+
+def test_tables_are_the_records_in_full(make_study):
+    results = load_results(make_study({"moga-row": {"diverges": 2.05}, "adamw": {"drift": -0.5}}))
+    table = transfer_panel(results, results.summaries[0])["table"]
+    assert table["columns"] == ["recipe", "width", "learning_rate", "seed", "validation_loss", "diverged"]
+    runs = {tuple(row[:4]): row[4:] for row in table["rows"]}
+    own = [record for record in results.records if record["config"]["recipe"] == "moga-row"]
+    assert len(runs) == len(own) == 44
+    for record in own:
+        config, result = record["config"], record["result"]
+        key = ("moga-row", config["width"], config["lr"], config["seed"])
+        assert runs[key] == [result["loss"], result["diverged"]]
+    moves = drift_figure(results)["table"]["rows"]
+    optima = [(summary.recipe, fit) for summary in results.summaries for fit in summary.widths if fit.known]
+    assert [row[:3] for row in moves] == [[recipe, fit.width, fit.optimum.lr] for recipe, fit in optima]
+
+
+def test_training_curves_can_be_chosen_and_diverged_ones_end_in_a_cross(make_study):
     results = load_results(make_study({"a": {"diverges": 2.0}, "lost": {"diverges": -99.0}}, widths=(32, 64)))
     views = curve_views(results)
     assert [view["label"] for view in views] == [
@@ -108,9 +137,13 @@ def test_training_curves_can_be_chosen_and_diverged_ones_are_dotted(make_study):
         "Width 64: every learning rate",
     ]
     best = views[0]["panels"]["a"]["data"]
-    assert {trace["line"]["dash"] for trace in best} == {"solid"}
+    assert {trace["mode"] for trace in best} == {"lines"}
     assert len(best) == 4  # two widths, two seeds
     assert views[0]["panels"]["lost"]["layout"]["annotations"][0]["text"] == "every run diverged"
     rates = views[1]["panels"]["a"]
-    assert {trace["line"]["dash"] for trace in rates["data"]} == {"solid", "dot"}
+    assert {trace["line"]["dash"] for trace in rates["data"]} >= {"solid", "dot", "dash"}
+    lost = [trace for trace in rates["data"] if trace["meta"]["row"][4]]
+    assert {(trace["marker"]["symbol"], trace["marker"]["size"][-1]) for trace in lost} == {("x", 9)}
+    assert {sum(trace["marker"]["size"]) for trace in lost} == {9}
+    assert rates["table"]["columns"][-2:] == ["step", "training_loss"]
     assert rates["layout"]["yaxis"]["range"] == views[1]["panels"]["lost"]["layout"]["yaxis"]["range"]

@@ -9,8 +9,8 @@ import plotly.graph_objects
 import pytest
 from matplotlib.figure import Figure
 
-from moga.report.smoothness import Constants, Slope, load_constants, power, tables, text
-from moga.report.smoothness_page import constants_figure, constants_png, write_smoothness_report
+from moga.report.smoothness import Constants, Slope, load_constants, page_tables, power, tables, text
+from moga.report.smoothness_page import cards, constants_figure, constants_png, write_smoothness_report
 from moga.study.records import StudyError, append_record, config_key
 
 EXPONENTS = {"row": 0.0, "spectral": 0.5}
@@ -59,9 +59,30 @@ def test_tables_say_what_was_measured(tmp_path):
     assert lipschitz.rows[0] == ["row", "7", "7", "7", "+0.00 ± 0.00"]
     assert trained.rows[1][1:4] == ["66", "132", "264"]
     layers = tables(found)[-1]
-    assert layers.title == "spectral: layers with the largest smoothness, width 256, 2 layers, 10 steps"
-    assert layers.rows[0] == ["transformer.h.0.mlp.c_fc.weight", "hidden", "132", "+0.50 ± 0.00"]
+    assert layers.title == "spectral: layers with the largest smoothness, 2 layers, after 10 steps"
+    assert layers.header == ["layer", "role", "width 16", "256", "exponent"]
+    assert layers.rows[0] == ["transformer.h.0.mlp.c_fc.weight", "hidden", "33", "132", "+0.50 ± 0.00"]
     assert len(layers.rows) == 5
+
+
+def test_the_page_has_layers_at_every_size_and_time(tmp_path):
+    found = load_constants(write(tmp_path, layers=(2, 4), seeds=(0, 1)))
+    shown = {table.title: table for table in page_tables(found) if "layers with" in table.title}
+    assert len(shown) == 2 * 2 * 2
+    before = shown["spectral: layers with the largest smoothness, 4 layers, after 0 steps"]
+    assert before.header == ["layer", "role", "width 16", "64", "256", "exponent"]
+    assert before.rows[1][2:] == ["4", "8", "16", "+0.50 ± 0.00"]
+
+
+def test_the_cards_say_how_smoothness_grows(tmp_path):
+    row, spectral = cards(load_constants(write(tmp_path / "a")))
+    assert [number for _, number, _ in row.numbers] == ["+0.00 ± 0.00", "0", "66"]
+    assert spectral.numbers[0] == ("exponent of smoothness", "+0.50 ± 0.00", "octaves per doubling of the width")
+    assert spectral.text == "Hidden matrices in the norm spectral; 2 layers, after 10 steps."
+    deep = cards(load_constants(write(tmp_path / "b", widths=(32,), layers=(2, 4), trained=(0,))))[0]
+    assert deep.numbers[0] == ("exponent of smoothness", "+1.00", "octaves per doubling of the layers")
+    one = cards(load_constants(write(tmp_path / "c", widths=(32,), trained=(0,))))[0]
+    assert [label for label, *_ in one.numbers] == ["theory", "smoothness at width 32"]
 
 
 def test_depth_is_an_axis_too(tmp_path):
@@ -94,7 +115,10 @@ def test_text_fits_in_80_columns_and_says_from_below(tmp_path, unit):
 def test_figures_are_what_plotly_takes(tmp_path):
     found = load_constants(write(tmp_path))
     figure = constants_figure(found, "smoothness", "width", {"layers": 2, "trained": 0})
-    plotly.graph_objects.Figure(figure)
+    plotly.graph_objects.Figure(data=figure["data"], layout=figure["layout"])
+    assert figure["table"]["columns"] == ["norm", "width", "seed", "smoothness"]
+    assert ["spectral", 64, 0, 12.0] in figure["table"]["rows"]
+    assert [(one["group"], one["symbol"]) for one in figure["legend"]] == [("row", "circle"), ("spectral", "square")]
     lines = {trace["name"]: trace["y"] for trace in figure["data"]}
     assert lines["spectral"] == pytest.approx([6, 12, 24])
     assert lines["spectral: theory"] == pytest.approx([6, 12, 24])
@@ -117,7 +141,7 @@ def test_the_page_stands_alone(tmp_path):
     assert "estimate from below" in page
     assert "moga smoothness --out &lt;x&gt;" in page
     assert '<td class="n">+0.50 ± 0.00</td>' in page
-    assert page.count('class="plot constants"') == 2 * (2 * 2 + 3 * 2)
+    assert page.count('class="plot"') == 2 * (2 * 2 + 3 * 2)
     assert {one.name for one in tmp_path.glob("*.png")} == {"smoothness-width.png", "smoothness-depth.png"}
 
 

@@ -6,12 +6,13 @@ An odd polynomial ``x -> a x + b x^3 + c x^5`` of ``X = U S V^T``, which is ``(a
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
 
 Coefficients = tuple[float, float, float]
+Product = Callable[..., Tensor]  # as symmetric_product
 
 # Newton-Schulz: the one cubic with p(1) = 1 and p'(1) = 0. It converges to 1 from all of (0, sqrt 3), by a factor of
 # 1.5 a step at first: 16 steps from 0.001 to 0.5.
@@ -92,7 +93,9 @@ def plain_iteration(X: Tensor, rows: Sequence[Coefficients]) -> Tensor:
     return X
 
 
-def gram_iteration(X: Tensor, rows: Sequence[Coefficients], runs: Sequence[int] | None = None) -> Tensor:
+def gram_iteration(
+    X: Tensor, rows: Sequence[Coefficients], runs: Sequence[int] | None = None, product: Product | None = None
+) -> Tensor:
     """The same map as :func:`plain_iteration` of (..., short, long), with fewer products, and half of most of these.
 
     ``runs`` says how many steps are taken at a time, 1 or 2; by default two, and where the number of steps is odd the
@@ -113,22 +116,23 @@ def gram_iteration(X: Tensor, rows: Sequence[Coefficients], runs: Sequence[int] 
     >>> bool((gram_iteration(X, [QUINTIC] * 5) - plain_iteration(X, [QUINTIC] * 5)).abs().max() < 1e-5)
     True
     """
+    product = product or symmetric_product
     if X.ndim > 2 and _blockwise(X):  # one after another: as fast, and in the memory of one
-        moved = [gram_iteration(one, rows, runs) for one in X.flatten(0, -3)]
+        moved = [gram_iteration(one, rows, runs, product) for one in X.flatten(0, -3)]
         return (torch.stack(moved) if len(moved) > 1 else moved[0]).reshape(X.shape)
     if X.ndim > 3:
-        return gram_iteration(X.flatten(0, -3), rows, runs).reshape(X.shape)
+        return gram_iteration(X.flatten(0, -3), rows, runs, product).reshape(X.shape)
     start, stands = 0, X.mT.is_contiguous()
     for run in runs_of(len(rows)) if runs is None else runs:
-        R = symmetric_product(X, X.mT)
+        R = product(X, X.mT)
         a, b, c = rows[start]
-        P = symmetric_product(R, R, R, b, c) if c else b * R
+        P = product(R, R, R, b, c) if c else b * R
         if run == 2:
             second, b, c = rows[start + 1]
-            R = symmetric_product(R, P, R, a)
-            R = symmetric_product(P, R, R, a)  # Z (R Z), not (R Z) Z
-            P2 = symmetric_product(R, R, R, b, c) if c else b * R
-            P = symmetric_product(P2, P, P2, a).add_(P, alpha=second)  # (a2 I + P2)(a I + P) less the identity
+            R = product(R, P, R, a)
+            R = product(P, R, R, a)  # Z (R Z), not (R Z) Z
+            P2 = product(R, R, R, b, c) if c else b * R
+            P = product(P2, P, P2, a).add_(P, alpha=second)  # (a2 I + P2)(a I + P) less the identity
             a *= second
         X = _product(X.mT, P.mT, X.mT, a).mT if stands else _product(P, X, X, a)  # in the memory order of X
         start += run
@@ -145,11 +149,12 @@ def runs_of(steps: int) -> list[int]:
     return pairs[:1] + [1] * (steps % 2) + pairs[1:]
 
 
-def fewest_products(X: Tensor, rows: Sequence[Coefficients]) -> Tensor:
+def fewest_products(X: Tensor, rows: Sequence[Coefficients], product: Product | None = None) -> Tensor:
     """:func:`plain_iteration` of ``X`` (..., short, long), from ``short = 64`` on in fewer products.
 
     Steps are taken in pairs where ``long > 1.5 short``; in float32 or wider the first two alone, as later pairs more
-    than double the error of the plain form (which in bfloat16 rounds three times as often).
+    than double the error of the plain form (which in bfloat16 rounds three times as often). ``product`` stands in for
+    :func:`symmetric_product`.
 
     >>> X = torch.tensor([[0.5, 0.0], [0.0, 0.25]])
     >>> torch.allclose(fewest_products(X, [CUBIC] * 2), plain_iteration(X, [CUBIC] * 2))
@@ -159,9 +164,9 @@ def fewest_products(X: Tensor, rows: Sequence[Coefficients]) -> Tensor:
     if short < PAIRED:
         return plain_iteration(X, rows)
     if long <= GRAM_RATIO * short or steps < 2:
-        return gram_iteration(X, rows, [1] * steps)
+        return gram_iteration(X, rows, [1] * steps, product)
     narrow = torch.finfo(X.dtype).bits < 32
-    return gram_iteration(X, rows, runs_of(steps) if narrow else [2, *[1] * (steps - 2)])
+    return gram_iteration(X, rows, runs_of(steps) if narrow else [2, *[1] * (steps - 2)], product)
 
 
 def symmetric_product(A: Tensor, B: Tensor, C: Tensor | None = None, beta: float = 1.0, alpha: float = 1.0) -> Tensor:

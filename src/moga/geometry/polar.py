@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -12,6 +13,8 @@ from moga.geometry.newton_schulz import (
     CUBIC,
     POLAR_EXPRESS,
     QUINTIC,
+    Coefficients,
+    Product,
     fewest_products,
     plain_iteration,
     safety,
@@ -58,16 +61,21 @@ class Band:
 
 @dataclass(frozen=True)
 class PolarMethod:
-    """A way to the polar factor: a function of ``X`` (..., short, long) of Frobenius norm 1 and a number of steps."""
+    """A way to the polar factor of ``X`` (..., short, long) of Frobenius norm 1.
 
-    function: Callable[[Tensor, int], Tensor]
+    ``function`` takes X and what ``rows`` says for a number of steps and a dtype: one (a, b, c) for every step of
+    :func:`moga.geometry.newton_schulz.plain_iteration`; nothing where there are no steps.
+    """
+
+    function: Callable[[Tensor, Sequence[Coefficients]], Tensor]
+    rows: Callable[[int, torch.dtype], list[Coefficients]]
     steps: int  # the default; 0 where there is nothing to count
     float32: Band  # in arithmetic of float32 or wider
     bfloat16: Band | None  # in arithmetic of bfloat16; None where that is refused
     source: str
 
 
-def _exact(X: Tensor, steps: int) -> Tensor:
+def _exact(X: Tensor, rows: Sequence[Coefficients]) -> Tensor:
     """From the singular value decomposition; singular values that are rounding errors count as 0.
 
     The decomposition sums along the longer side. For 20000 equal columns its errors reach 1500 epsilons, for constant
@@ -83,30 +91,41 @@ def _exact(X: Tensor, steps: int) -> Tensor:
 
 
 POLAR: dict[str, PolarMethod] = {
-    "exact": PolarMethod(_exact, 0, Band(1e-4, 0.9999, 1.0001, per_side=1.2e-7), None, "singular value decomposition"),
+    "exact": PolarMethod(
+        _exact,
+        lambda steps, dtype: [],
+        0,
+        Band(1e-4, 0.9999, 1.0001, per_side=1.2e-7),
+        None,
+        "singular value decomposition",
+    ),
     "quintic": PolarMethod(
-        lambda X, steps: fewest_products(X, [QUINTIC] * steps),
+        fewest_products,
+        lambda steps, dtype: [QUINTIC] * steps,
         5,
         Band(0.002, 0.68, 1.21),
         Band(0.01, 0.60, 1.35),
         "Keller Jordan et al., Muon, 2024",
     ),
     "cubic": PolarMethod(
-        lambda X, steps: plain_iteration(X, [CUBIC] * steps),
+        plain_iteration,
+        lambda steps, dtype: [CUBIC] * steps,
         20,
         Band(0.001, 0.999, 1.001),
         Band(0.02, 0.97, 1.03),
         "Newton-Schulz; Higham, Functions of Matrices, 2008, chapter 8",
     ),
     "polar-express": PolarMethod(
-        lambda X, steps: plain_iteration(X, schedule(POLAR_EXPRESS, steps, safety(X.dtype))),
+        plain_iteration,
+        lambda steps, dtype: schedule(POLAR_EXPRESS, steps, safety(dtype)),
         6,
         Band(0.001, 0.99, 1.01),
         Band(0.01, 0.88, 1.03),
         "arXiv 2505.16932, Algorithm 1",
     ),
     "gram": PolarMethod(
-        lambda X, steps: fewest_products(X, schedule(POLAR_EXPRESS, steps, safety(X.dtype))),
+        fewest_products,
+        lambda steps, dtype: schedule(POLAR_EXPRESS, steps, safety(dtype)),
         6,
         Band(0.001, 0.99, 1.01),
         Band(0.01, 0.88, 1.03),
@@ -116,7 +135,11 @@ POLAR: dict[str, PolarMethod] = {
 
 
 def polar_factor(
-    G: Tensor, method: str = "exact", steps: int | None = None, dtype: torch.dtype | None = None
+    G: Tensor,
+    method: str = "exact",
+    steps: int | None = None,
+    dtype: torch.dtype | None = None,
+    product: Product | None = None,
 ) -> Tensor:
     """The polar factor of matrices (..., out, in), in the shape and dtype of ``G``; zero where ``G`` is zero.
 
@@ -137,7 +160,8 @@ def polar_factor(
     ``steps`` is the method's own number where None. The iterations run in ``dtype``, by default float32 or wider;
     bfloat16 is faster where the device has it, in wider bands: :data:`POLAR` has the numbers. ``G`` is divided by its
     largest entry, then by its Frobenius norm, so the result does not depend on its size. A matrix with a non-finite
-    entry gives NaN.
+    entry gives NaN. ``product`` computes the symmetric products of ``quintic`` and ``gram`` where the default,
+    :func:`moga.geometry.newton_schulz.symmetric_product`, is not the fastest on the device.
 
     Raises ValueError for an unknown method, fewer than one step, and a ``dtype`` that is not floating-point or in
     which the method cannot run.
@@ -159,10 +183,19 @@ def polar_factor(
     run_dtype = _run_dtype(G, method, dtype)
     if G.numel() == 0:
         return torch.zeros_like(G)
-    X = _normalised(G.to(torch.promote_types(work_dtype(G.dtype), run_dtype)))
-    tall = X.shape[-2] > X.shape[-1]
-    X = row.function((X.mT if tall else X).to(run_dtype), row.steps if steps is None else steps)
-    return (X.mT if tall else X).to(G.dtype)
+    function = partial(fewest_products, product=product) if row.function is fewest_products else row.function
+    X = function(start(G, run_dtype), row.rows(row.steps if steps is None else steps, run_dtype))
+    return (X.mT if G.shape[-2] > G.shape[-1] else X).to(G.dtype)
+
+
+def start(G: Tensor, dtype: torch.dtype) -> Tensor:
+    """``X`` (..., short, long) of Frobenius norm 1, where the iterations begin, of matrices (..., out, in).
+
+    >>> start(torch.tensor([[3e30], [4e30]]), torch.float32)
+    tensor([[0.6000, 0.8000]])
+    """
+    X = _normalised(G.to(torch.promote_types(work_dtype(G.dtype), dtype)))
+    return (X.mT if X.shape[-2] > X.shape[-1] else X).to(dtype)
 
 
 def _run_dtype(G: Tensor, method: str, dtype: torch.dtype | None) -> torch.dtype:

@@ -225,7 +225,7 @@ def check_still_whole(group: Group) -> None:
     DeepSpeed (ZeRO stages 1 to 3) and FSDP1 do this to an optimizer that was made before them, and mark nothing.
     """
     weights, names = group["params"], group.get("param_names")
-    flat = [weight for weight in weights if weight.ndim < 2 and group["layout"] != "vector"]
+    flat = [weight for weight in weights if weight.ndim < 2] if group["layout"] != "vector" else []
     if flat or (names is not None and len(names) != len(weights)):
         shown = ", ".join(map(str, (names or range(len(weights)))[:3]))
         shapes = ", ".join(str(tuple(weight.shape)) for weight in (flat or weights)[:3])

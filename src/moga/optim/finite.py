@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -14,39 +14,39 @@ from moga.geometry.polar import work_dtype
 from moga.optim.checks import named
 from moga.optim.distributed.exchange import group_of
 from moga.optim.distributed.pieces import is_sharded
+from moga.optim.kernels.compiled import look
 from moga.optim.matrices import Group
 
 NONFINITE = ("skip", "raise", "propagate")
 
 
 def all_finite(
-    groups: Sequence[Group], grads: Mapping[Tensor, Tensor], nonfinite: str, places: Mapping[Tensor, Any]
+    groups: Sequence[Group], grads: Sequence[Sequence[Tensor | None]], nonfinite: str, places: Mapping[Tensor, Any]
 ) -> Tensor | None:
     """A boolean tensor without dimensions, or None for "propagate", and where there is no gradient.
 
-    ``grads`` are the gradients by parameter; of sharded parameters, which have ``places``, the shards, and other ranks
-    are asked too.
+    ``grads`` are the gradients of every group, in the order of its parameters; of sharded parameters, which have
+    ``places``, the shards, and other ranks are asked too.
 
     Raises FloatingPointError for "raise" if one is not finite, RuntimeError for sparse gradients.
 
-    >>> w = torch.zeros(2)
-    >>> all_finite([{"params": [w]}], {w: torch.tensor([1.0, torch.inf])}, "skip", {})
+    >>> group = {"params": [torch.zeros(2)], "implementation": "plain"}
+    >>> all_finite([group], [[torch.tensor([1.0, torch.inf])]], "skip", {})
     tensor(False)
     """
-    found = [
-        (name, _as_used(grads[weight], weight)) for group in groups for name, weight in named(group) if weight in grads
-    ]
-    for name, grad in found:
-        if grad.is_sparse:
-            raise RuntimeError(f"parameter {name!r} has a sparse gradient; use sparse=False in its nn.Embedding")
-    if nonfinite == "propagate" or not (found or places):
+    for group, some in zip(groups, grads, strict=True):
+        if any(grad is not None and grad.is_sparse for grad in some):
+            sparse = [name for name, _, grad in _found(group, some) if grad.is_sparse]
+            raise RuntimeError(f"parameter {sparse[0]!r} has a sparse gradient; use sparse=False in its nn.Embedding")
+    if nonfinite == "propagate":
         return None
-    device = found[0][1].device if found else next(iter(places)).device
-    peaks = [peak.to(device, non_blocking=True) for peak in _extremes(grad for _, grad in found)]
-    finite = torch.isfinite(torch.stack(peaks)) if peaks else torch.ones(1, dtype=torch.bool, device=device)
-    ok: Tensor = _everywhere(finite.all(), places)
+    device = next((grad.device for some in grads for grad in some if grad is not None), None)
+    if device is None and not places:
+        return None
+    ok = _everywhere(_here(groups, grads, device or next(iter(places)).device), places)
     if nonfinite == "raise" and not ok:
-        bad = [str(name) for name, grad in found if not torch.isfinite(grad).all()]
+        pairs = [pair for some in zip(groups, grads, strict=True) for pair in _found(*some)]
+        bad = [str(name) for name, weight, grad in pairs if not torch.isfinite(_as_used(grad, weight)).all()]
         whose = f"the gradient of {', '.join(bad)}" if bad else "a gradient on another rank"
         raise FloatingPointError(
             f"{whose} holds NaN or Inf; no weight was changed. Look for the cause in the loss, or drop such steps with "
@@ -55,10 +55,27 @@ def all_finite(
     return ok
 
 
+def _found(group: Group, grads: Sequence[Tensor | None]) -> Iterator[tuple[str | int, Tensor, Tensor]]:
+    """Name, parameter and gradient of the parameters that have one."""
+    for (name, weight), grad in zip(named(group), grads, strict=True):
+        if grad is not None:
+            yield name, weight, grad
+
+
 def _as_used(grad: Tensor, weight: Tensor) -> Tensor:
     """A float64 gradient beside a narrower weight is finite if it is so in the arithmetic of the step."""
-    wide = work_dtype(weight.dtype)
-    return grad.to(wide) if grad.dtype == torch.float64 != wide else grad
+    return grad.to(work_dtype(weight.dtype)) if grad.dtype == torch.float64 != weight.dtype else grad
+
+
+def _here(groups: Sequence[Group], grads: Sequence[Sequence[Tensor | None]], device: torch.device) -> Tensor:
+    """Whether all gradients that this rank has are finite, as a tensor on that device."""
+    finite = True
+    others: list[Tensor] = []
+    for group, some in zip(groups, grads, strict=True):
+        ok, rest = look(group, (_as_used(grad, weight) for _, weight, grad in _found(group, some)))
+        finite, others = finite and ok, others + rest
+    peaks = [peak.to(device, non_blocking=True) for peak in _extremes(others)] if finite else []
+    return torch.isfinite(torch.stack(peaks)).all() if peaks else torch.full((), finite, device=device)
 
 
 def _everywhere(ok: Tensor, places: Mapping[Tensor, Any]) -> Tensor:

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
+from moga.optim.averages import State
 from moga.optim.checks import (
     PLAIN,
     check_keys,
@@ -25,15 +26,14 @@ from moga.optim.checks import (
 from moga.optim.distributed.pieces import local_gradient
 from moga.optim.distributed.plan import Place, settle
 from moga.optim.distributed.shards import ShardedStep
-from moga.optim.distributed.state import new_sharded_state
 from moga.optim.finite import NONFINITE, all_finite
 from moga.optim.loading import prepared
-from moga.optim.replaced import follow_weights
 from moga.optim.rounding import Noise
-from moga.optim.update import batched, new_state
+from moga.optim.state import states_of
+from moga.optim.update import batched
 from moga.optim.watch import copies, measure, plain
 
-DISTRIBUTE = ("none", "owners")
+DISTRIBUTE = ("none", "owners", "teams")
 
 
 class SteepestDescent(Optimizer):
@@ -58,13 +58,14 @@ class SteepestDescent(Optimizer):
             counts it in :attr:`skipped`; "raise" names the parameter; "propagate" does not look.
         maximize: climb instead of descend.
         distribute: "owners" spreads updates of whole matrices (spectral ones) that every rank holds, as under DDP,
-            over the ranks; "none" computes them on each. Of shards every matrix has an owner in any case.
+            over the ranks; "none" computes them on each. Of shards every matrix has an owner in any case. "teams"
+            also cuts the work of matrices where whole ones leave ranks uneven, at the price of more messages.
         state_dtype: "float32" (float64 beside float64 weights), or "bfloat16" for averages of half the size.
         rounding: how weights and averages of less than float32 are rounded: "nearest", or "stochastic", which keeps
             small updates on average (Adam's second average needs it in bfloat16: its changes are below half a bit).
-        implementation: "auto" takes the compiled step of :mod:`moga.optim.kernels` where a tensor has one (the first
-            step on a machine compiles it, a few seconds) and warns once if no compiler is there; "c" raises then;
-            "plain" is tensor operations alone. Equal to rounding.
+        implementation: "auto" takes the kernels of :mod:`moga.optim.kernels` where a tensor has one (the first step
+            compiles, a few seconds): of C on a CPU, of Triton on a GPU. It warns once if gcc or Triton is not there;
+            "c" and "triton" raise then; "plain" is tensor operations alone. Equal to rounding.
         polar_dtype: "float32" (float64 beside float64 weights), or "bfloat16" for the matrix products of spectral
             steps: half the time where the device has it, wider bands (see :data:`moga.geometry.polar.POLAR`).
 
@@ -168,37 +169,36 @@ class SteepestDescent(Optimizer):
                 loss = closure()
         for group in self.param_groups:
             check_still_whole(group)
-        self.make_state()
-        grads = {w: local_gradient(w) for group in self.param_groups for w in group["params"] if w.grad is not None}
+        states = self.make_state()
+        of = local_gradient if self._places else lambda weight: weight.grad
+        grads = [[of(weight) for weight in group["params"]] for group in self.param_groups]
         finite = all_finite(self.param_groups, grads, self.nonfinite, self._places)
         if finite is not None:
-            self._skipped = self._skipped + (~finite).int()
+            self._skipped += (~finite).int()  # in place: a captured graph counts at every replay
         before = copies(self.param_groups) if self._watching else None
         noise = self._noise()
         if self.maximize:
-            grads = {weight: -grad for weight, grad in grads.items()}
+            grads = [[None if grad is None else -grad for grad in some] for some in grads]
         sharded = ShardedStep(self._places, finite, noise)
-        for group in self.param_groups:
-            sharded.take(group, grads, self.state)
-            members = [weight for weight in group["params"] if weight in grads and weight not in self._places]
-            batched(members, [grads[w] for w in members], [self.state[w] for w in members], group, finite, noise)
+        for group, some, own in zip(self.param_groups, grads, states, strict=True):
+            here: list[Any] = [one for one in zip(group["params"], some, own, strict=True) if one[1] is not None]
+            if self._places:
+                sharded.take(group, {weight: grad for weight, grad, _ in here}, self.state)
+                here = [one for one in here if one[0] not in self._places]
+            weights, gradients, own = ([one[i] for one in here] for i in range(3))
+            batched(weights, gradients, own, group, finite, noise)
         sharded.finish()
         if before is not None:
             self._sizes, self._watching = measure(self.param_groups, before), False
         return loss
 
     @torch.no_grad()
-    def make_state(self) -> None:
-        """The state of all weights, where it is not there; numbers made from weights follow them. Steps do this."""
+    def make_state(self) -> list[list[State]]:
+        """The states of all weights, by group, made where they are not there. Steps do this."""
         weights = [id(weight) for group in self.param_groups for weight in group["params"]]
         if self._settled != weights:
-            self._places, self._settled = settle(self.param_groups, self.distribute == "owners"), weights
-        for group in self.param_groups:
-            for weight in group["params"]:
-                if not self.state[weight]:
-                    place = self._places.get(weight)
-                    self.state[weight] = new_sharded_state(place, group) if place else new_state(weight, group)
-            follow_weights(group, self.state, [weight for weight in group["params"] if weight not in self._places])
+            self._places, self._settled = settle(self.param_groups, self.distribute), weights
+        return [states_of(group, self.state, self._places) for group in self.param_groups]
 
     def _noise(self) -> Noise | None:
         """The random bits of this step; they depend on its number and on the names of the parameters."""

@@ -15,6 +15,7 @@ from torch import Tensor
 from moga.geometry.norms import NORMS, norm
 from moga.geometry.polar import POLAR_DTYPES, polar_factor
 from moga.geometry.vectors import nonzero
+from moga.optim.kernels.triton_launch import product_for
 from moga.optim.matrices import Group, frobenius
 from moga.rules.updates import operator_norm
 
@@ -26,7 +27,7 @@ def unscaled_direction(group: Group) -> Callable[[Tensor], Tensor]:
     if group["norm"] == "spectral":
         dtype = POLAR_DTYPES[group.get("polar_dtype", "float32")]
         # contiguous: else each product of matrices copies them
-        return lambda L: polar_factor(L.contiguous(), group["polar"], dtype=dtype)
+        return lambda L: polar_factor(L.contiguous(), group["polar"], dtype=dtype, product=product_for(L, group))
     if group["norm"] == "euclidean":
         return lambda L: L / nonzero(frobenius(L))
     steepest = norm(group["norm"], p=group["p"], q=group["q"])

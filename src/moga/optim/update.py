@@ -12,7 +12,7 @@ end.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -25,6 +25,7 @@ from moga.optim.adaptive import ADAPTIVE, adam
 from moga.optim.averages import State, States, Step, step_input
 from moga.optim.constraints import kept, row_gradients, row_lengths, sphere, stiefel, tangent
 from moga.optim.kernels.compiled import leave
+from moga.optim.kernels.triton_launch import leave_to_triton
 from moga.optim.matrices import Group, blocks_in, on_matrices, scale_, scaled, stacks, unstack
 from moga.optim.rounding import Noise, write_
 from moga.optim.steps import calibrated, sized_direction, trust_ratio
@@ -34,8 +35,10 @@ from moga.optim.steps import calibrated, sized_direction, trust_ratio
 TOGETHER = {"cpu": 1 << 21, "other": 1 << 26}
 
 
-def new_state(weight: Tensor, group: Group) -> State:
+def new_state(weight: Tensor, group: Group, zeros: Callable[[torch.dtype], Tensor] | None = None) -> State:
     """The state of a weight before its first step: zeros, but for Shampoo's damping and the lengths of rows.
+
+    ``zeros`` makes averages of the weight's shape, where they are not to be whole tensors.
 
     >>> from moga.optim.checks import PLAIN
     >>> [sorted(new_state(torch.zeros(2, 3), {**PLAIN, "norm": word})) for word in ("row", "adam")]
@@ -44,15 +47,15 @@ def new_state(weight: Tensor, group: Group) -> State:
     wide = work_dtype(weight.dtype)
     stored = torch.bfloat16 if group["state_dtype"] == "bfloat16" else wide
 
-    def zeros() -> Tensor:
-        return torch.zeros_like(weight, dtype=stored, memory_format=torch.preserve_format)
+    def average() -> Tensor:
+        return zeros(stored) if zeros else torch.zeros_like(weight, dtype=stored, memory_format=torch.preserve_format)
 
     counter = {"step": torch.zeros((), dtype=torch.float32, device=weight.device)}
     if group["norm"] in ADAPTIVE:
         row = ADAPTIVE[group["norm"]]
         own = row.other(weight, group)
-        return (counter if row.counted else {}) | {name: zeros() for name in row.full} | own
-    state = {} if group["average"] == "none" else {"momentum_buffer": zeros()}
+        return (counter if row.counted else {}) | {name: average() for name in row.full} | own
+    state = {} if group["average"] == "none" else {"momentum_buffer": average()}
     if group["step"] == "trust_ratio" and group["calibration"] == "first_step":
         leading = to_matrices(weight, group["layout"])[0].shape[:-2]
         state["calibration"] = torch.zeros(*leading, max(1, len(group["blocks"])), dtype=wide, device=weight.device)
@@ -87,7 +90,8 @@ def batched(
     where stochastic rounding takes its bits from.
     """
     buckets: defaultdict[Any, list[int]] = defaultdict(list)
-    for i in leave(weights, grads, states, group, decay(group), finite):
+    left = leave(weights, grads, states, group, decay(group), finite)
+    for i in leave_to_triton(left, weights, grads, states, group, decay(group), finite):
         buckets[weights[i].shape, weights[i].dtype, weights[i].device].append(i)
     for (shape, dtype, device), members in _parts(buckets):
         if shape.numel() == 0:

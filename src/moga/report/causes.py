@@ -8,8 +8,9 @@ the change of its own weights alone does to its outputs (``own``).
 from __future__ import annotations
 
 from moga.report.coordinates import Check, Module, Parameter
+from moga.report.slopes import Slope
 
-__all__ = ["causes", "offending", "verdict"]
+__all__ = ["causes", "largest_slope", "offending", "verdict"]
 
 FLAT = 0.02  # slopes of scales that differ by less are the same: they are numbers without noise
 
@@ -40,17 +41,24 @@ def verdict(check: Check) -> str:
     rows, count = offending(check), len(check.modules)
     if not check.moved:
         return f"{check.title}: undecided. No module changed; give a larger learning rate or more steps"
-    largest = max(
-        ((abs(found.slope.value), found.slope, module.name)
-         for module in check.modules for found in (module.start, module.change, module.own) if found.slope),
-        key=lambda one: one[0],
-    )  # fmt: skip
-    if not rows:
-        return f"{check.title}: passes. {count} modules; the largest slope is {largest[1]}, of {largest[2]}"
+    largest = largest_slope(check)
+    if not rows and largest:
+        return f"{check.title}: passes. {count} modules; the largest slope is {largest[0]}, of {largest[1]}"
     words = f"{sum(module.word == check.word for module, _ in rows)} of {count} modules"
     if check.word == "undecided":
         return f"{check.title}: undecided. {words} have slopes too uncertain to pass; give more seeds or larger sizes"
     return f"{check.title}: fails. {words}; the first is {rows[0][0].name}: {rows[0][1]}"
+
+
+def largest_slope(check: Check) -> tuple[Slope, str] | None:
+    """The largest slope of what is judged, up or down, and its module; None where nothing has a slope."""
+    found = [
+        (one.slope, module.name)
+        for module in check.modules
+        for one in (module.start, module.change, module.own)
+        if one.slope
+    ]
+    return max(found, key=lambda one: abs(one[0].value), default=None)
 
 
 def _own_cause(check: Check, module: Module) -> str:

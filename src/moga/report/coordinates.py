@@ -223,6 +223,7 @@ def load_check(directory: str | Path) -> list[Check]:
         cases.setdefault((config["recipe"], config["lr"], config["plant"]), []).append(record)
     if not cases:
         raise StudyError(f"no finished run in {directory}: run `moga check` first")
+    again = f": {study['commands'][-1]}" if study["commands"] else ""
     for (recipe, _, plant), records in cases.items():
         seeds: dict[int, set[int]] = {}
         for record in records:
@@ -230,6 +231,6 @@ def load_check(directory: str | Path) -> list[Check]:
         if len(seeds) < 2 or len({frozenset(one) for one in seeds.values()}) > 1 or len(next(iter(seeds.values()))) < 2:
             raise StudyError(
                 f"the check of {recipe} (planted fault: {plant}) in {directory} is not finished: it needs at least two "
-                "sizes, and the same seeds, at least two, at each; run it again"
+                f"sizes, and the same seeds, at least two, at each; run it again{again}"
             )
     return [Check(study, records) for records in cases.values()]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,18 +11,24 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from moga.report.axes import octave_ticks
-from moga.report.causes import causes, offending, verdict
+from moga.report.causes import causes, largest_slope, offending, verdict
+from moga.report.charts import Figure as Picture
+from moga.report.charts import base_layout, chart, entry
 from moga.report.coordinates import RMS, Check, Parameter, load_check
-from moga.report.html import render, settings_of
-from moga.report.plots import GRID, base_layout
-from moga.report.slopes import Finding
+from moga.report.files import write_picture, write_whole
+from moga.report.html import Card, Chart, render, settings_of
+from moga.report.slopes import ERRORS, Finding
+from moga.report.theme import DASHES, GRID, VERDICTS
 
 __all__ = ["check_figure", "check_png", "module_rows", "parameter_rows", "text", "write_check_report"]
 
 _DOTS_PER_INCH = 110
-# what a line's module does -> colour, dash and width: told apart without colour too.
-STYLES = {"fails": ("#C2410C", "solid", 2.0), "undecided": ("#7A5C00", "dash", 1.6), "passes": ("#5b6f8f", "dot", 1.0)}
+KINDS = {"fails": "no", "undecided": "maybe", "passes": "yes"}
 PICTURES = {"start": "size at the start", "change": "change after the last step"}
+PICKS: dict[str, Callable[[Any], float | None]] = {  # out of a record's module
+    "start": lambda one: float(one["start"][RMS]),
+    "change": lambda one: None if one["change"][-1] is None else float(one["change"][-1][RMS]),
+}
 Line = tuple[str, str, list[float]]  # name of a module, verdict on what is shown, relative sizes
 SHOWN = 8  # rows of a table in a terminal
 
@@ -34,9 +40,9 @@ def write_check_report(directory: str | Path) -> tuple[Path, list[Check]]:
     """
     directory = Path(directory)
     checks = load_check(directory)
-    check_png(checks).savefig(directory / "check.png", dpi=_DOTS_PER_INCH, facecolor="white")
+    write_picture(directory / "check.png", check_png(checks), _DOTS_PER_INCH)
     page = directory / "report.html"
-    page.write_text(_render(checks), encoding="utf-8")
+    write_whole(page, _render(checks).encode())
     return page, checks
 
 
@@ -103,31 +109,47 @@ def _plain(value: float | None) -> str:
 def _render(checks: Sequence[Check]) -> str:
     """The page as one string of HTML that opens without a network."""
     study = checks[0].study
-    figures = [check_figure(check, what) for check in checks for what in PICTURES]
-    rates = {f"learning rate of {check.title}": check.records[0]["config"]["lr"] for check in checks}
+    rates = {f"learning rate of {check.title}": f"{check.records[0]['config']['lr']:g}" for check in checks}
     return render(
         "coordinates.html",
+        study=study,
+        records=[record for check in checks for record in check.records],
         title=f"Coordinate check: {study['settings']['model']}",
         over=study["settings"]["over"],
         mark=f"{study['settings']['mark']:g}",
+        errors=ERRORS,
+        steps=len(checks[0].modules[0].changes),
+        cards=[_card(check) for check in checks],
         cases=[
             {
                 "title": check.title,
-                "word": check.word,
-                "verdict": verdict(check),
+                "charts": [_chart(check, what) for what in PICTURES],
                 "modules": module_rows(check),
                 "parameters": parameter_rows(check),
             }
             for check in checks
         ],
-        pictures=list(PICTURES.values()),
         settings=rates | settings_of(study),
-        commands=study["commands"],
-        runs=sum(len(check.records) for check in checks),
         sizes=", ".join(map(str, checks[0].sizes)),
         seeds=len({record["config"]["seed"] for record in checks[0].records}),
-        figures=figures,
     )
+
+
+def _card(check: Check) -> Card:
+    passing = sum(module.word == "passes" for module in check.modules)
+    found = largest_slope(check)
+    numbers = [("modules that pass", f"{passing} of {len(check.modules)}", "")]
+    numbers += [("largest slope", str(found[0]), f"octaves per doubling, of {found[1]}")] if found else []
+    numbers.append(("mark", f"±{check.settings['mark']:g}", "octaves per doubling"))
+    sentence = verdict(check).removeprefix(f"{check.title}: {check.word}. ")
+    return Card(check.title, numbers, sentence, KINDS[check.word], check.word)
+
+
+def _chart(check: Check, what: str) -> Chart:
+    over = check.settings["over"]
+    alt = f"{check.title}: {PICTURES[what]} of every module against {over}, relative to the smallest {over}"
+    title = f"{PICTURES[what]}, relative to the smallest {over}"
+    return Chart(title, alt, [check_figure(check, what)], group=check.title)
 
 
 def _lines(check: Check, what: str) -> list[Line]:
@@ -140,11 +162,10 @@ def _lines(check: Check, what: str) -> list[Line]:
         finding: Finding = getattr(module, what)
         if finding.slope is None:
             continue
-        at = (lambda one: one["start"][RMS]) if what == "start" else (lambda one: one["change"][-1][RMS])
-        values = check.values("modules", module.name, at)
+        values = check.values("modules", module.name, PICKS[what])
         means = [sum(math.log(value or 1.0) for value in many.values()) / len(many) for many in values.values()]
         found.append((module.name, finding.word, [math.exp(mean - means[0]) for mean in means]))
-    return sorted(found, key=lambda one: -list(STYLES).index(one[1]))
+    return sorted(found, key=lambda one: -list(VERDICTS).index(one[1]))
 
 
 def _range(many: Sequence[Sequence[Line]]) -> tuple[float, float]:
@@ -153,7 +174,7 @@ def _range(many: Sequence[Sequence[Line]]) -> tuple[float, float]:
     return min([0.5, *numbers]) / 1.1, max([2.0, *numbers]) * 1.1
 
 
-def check_figure(check: Check, what: str) -> dict[str, Any]:
+def check_figure(check: Check, what: str) -> Picture:
     """Size against width, relative to the smallest, as a plotly dictionary: a line per module; flat is right."""
     layout = base_layout(check.settings["over"], f"{PICTURES[what]}, relative")
     layout["xaxis"] |= {"type": "log", "tickvals": check.sizes, "ticktext": [str(size) for size in check.sizes]}
@@ -169,13 +190,21 @@ def check_figure(check: Check, what: str) -> dict[str, Any]:
     }
     traces: list[dict[str, Any]] = []
     for name, word, line in lines:
-        colour, dash, width = STYLES[word]
+        colour, dash, width, _ = VERDICTS[word]
         traces.append(
-            {"type": "scatter", "mode": "lines", "name": name, "x": check.sizes, "y": line,
+            {"type": "scatter", "mode": "lines", "name": name, "legendgroup": word, "x": check.sizes, "y": line,
              "line": {"color": colour, "dash": dash, "width": width},
              "hovertemplate": f"<b>{name}</b>: {word}<br>%{{x}}: %{{y:.3g}}<extra></extra>"}
         )  # fmt: skip
-    return {"data": traces, "layout": layout}
+    legend = [entry(word, word, colour, dash) for word, (colour, dash, *_) in VERDICTS.items()]
+    columns = ["module", "verdict", check.settings["over"], "seed", "size"]
+    rows = [
+        [name, word, size, seed, value]
+        for name, word, _ in lines
+        for size, many in check.values("modules", name, PICKS[what]).items()
+        for seed, value in many.items()
+    ]
+    return chart(traces, layout, legend=legend, columns=columns, rows=rows)
 
 
 def check_png(checks: Sequence[Check]) -> Figure:
@@ -195,8 +224,9 @@ def check_png(checks: Sequence[Check]) -> Figure:
 
 def _draw(panel: Axes, check: Check, what: str, lines: Sequence[Line]) -> None:
     for _, word, line in lines:
-        colour, dash, width = STYLES[word]
-        panel.plot(check.sizes, line, {"solid": "-", "dash": "--", "dot": ":"}[dash], color=colour, linewidth=width)
+        colour, dash, width, _ = VERDICTS[word]
+        style: Any = DASHES[dash]
+        panel.plot(check.sizes, line, linestyle=style, color=colour, linewidth=width)
     panel.set_xscale("log", base=2)
     panel.set_yscale("log", base=2)
     panel.set_xticks(check.sizes, [str(size) for size in check.sizes])

@@ -5,11 +5,13 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from moga.report.plots import base_layout
+from moga.report.charts import base_layout, chart, entry
 from moga.report.results import Record, Results, final_loss
-from moga.report.theme import describe_rate, power_of_two, sequential
+from moga.report.theme import dashes, describe_rate, power_of_two, sequential
 
 __all__ = ["curve_views"]
+
+Shown = tuple[Record, str, tuple[str, str]]  # a run, its name in the legend, its colour and dash
 
 
 def curve_views(results: Results) -> list[dict[str, Any]]:
@@ -24,7 +26,7 @@ def curve_views(results: Results) -> list[dict[str, Any]]:
 
 
 def _best_view(results: Results) -> dict[str, Any]:
-    chosen: dict[str, list[tuple[Record, str, str]]] = {}
+    chosen: dict[str, list[Shown]] = {}
     for summary in results.summaries:
         chosen[summary.recipe] = []
         for fit in summary.widths:
@@ -32,8 +34,9 @@ def _best_view(results: Results) -> dict[str, Any]:
                 continue
             rate = min(zip(fit.losses, fit.lrs, strict=True))[1]
             runs = [run for run in results.runs(summary.recipe, fit.width) if run["config"]["lr"] == rate]
-            chosen[summary.recipe] += [(run, results.colours[fit.width], fit.name) for run in runs]
-    return _view(f"Each {results.over} at its best learning rate", chosen)
+            style = results.colours[fit.width], results.dashes[fit.width]
+            chosen[summary.recipe] += [(run, fit.name, style) for run in runs]
+    return _view(results.over, f"Each {results.over} at its best learning rate", chosen)
 
 
 def _rates_view(results: Results, width: int) -> dict[str, Any]:
@@ -41,54 +44,49 @@ def _rates_view(results: Results, width: int) -> dict[str, Any]:
     for summary in results.summaries:
         runs = results.runs(summary.recipe, width)
         rates = sorted({run["config"]["lr"] for run in runs})
-        colours = dict(zip(rates, sequential(len(rates)), strict=True)) if rates else {}
-        chosen[summary.recipe] = [
-            (run, colours[run["config"]["lr"]], power_of_two(run["config"]["lr"])) for run in runs
-        ]
-    return _view(f"{results.over.capitalize()} {width}: every learning rate", chosen)
+        styles = dict(zip(rates, zip(sequential(len(rates)), dashes(len(rates)), strict=True), strict=True))
+        chosen[summary.recipe] = [(run, power_of_two(run["config"]["lr"]), styles[run["config"]["lr"]]) for run in runs]
+    return _view(results.over, f"{results.over.capitalize()} {width}: every learning rate", chosen)
 
 
-def _view(label: str, chosen: dict[str, list[tuple[Record, str, str]]]) -> dict[str, Any]:
-    axis = _shared_range([run for runs in chosen.values() for run, _, _ in runs])
-    return {"label": label, "panels": {recipe: _panel(runs, axis) for recipe, runs in chosen.items()}}
+def _view(over: str, label: str, chosen: dict[str, list[Shown]]) -> dict[str, Any]:
+    axis = _shared_range([run for runs in chosen.values() for run, *_ in runs])
+    return {"label": label, "panels": {recipe: _panel(over, runs, axis) for recipe, runs in chosen.items()}}
 
 
-def _panel(runs: list[tuple[Record, str, str]], axis: list[float]) -> dict[str, Any]:
+def _panel(over: str, runs: list[Shown], axis: list[float]) -> dict[str, Any]:
     layout = base_layout("step", "training loss (nats per token)")
     layout["yaxis"] |= {"range": axis}
-    layout |= {
-        "showlegend": True,
-        "legend": {"orientation": "h", "x": 0, "y": -0.24, "yanchor": "top", "font": {"size": 12}},
-        "margin": layout["margin"] | {"b": 96},
-    }
     if not runs:
         words = {"text": "every run diverged", "showarrow": False, "xref": "paper", "yref": "paper", "x": 0.5, "y": 0.5}
         layout["annotations"] = [words]
-    named: set[str] = set()
-    traces = []
-    for run, colour, name in runs:
-        traces.append(_curve(run, colour, name, first=name not in named))
-        named.add(name)
-    return {"data": traces, "layout": layout}
+    legend = {name: entry(name, name, *style) for _, name, style in runs}
+    columns = ["recipe", over, "learning_rate", "seed", "diverged", "step", "training_loss"]
+    return chart([_curve(over, *shown) for shown in runs], layout, legend=list(legend.values()), columns=columns)
 
 
-def _curve(run: Record, colour: str, name: str, *, first: bool) -> dict[str, Any]:
+def _curve(over: str, run: Record, name: str, style: tuple[str, str]) -> dict[str, Any]:
+    """A line; that of a run that diverged ends in a cross."""
     config, curve = run["config"], run["result"]["curve"]
     lost = not math.isfinite(final_loss(run))
-    over = config.get("over", "width")
-    return {
+    row = [config["recipe"], config[over], config["lr"], config["seed"], lost]
+    trace = {
         "type": "scatter",
         "mode": "lines",
         "name": name,
         "legendgroup": name,
-        "showlegend": first,
+        "meta": {"row": row},
         "x": [step for step, _ in curve],
         "y": [loss if _finite(loss) else None for _, loss in curve],
-        "line": {"color": colour, "width": 1.6, "dash": "dot" if lost else "solid"},
+        "line": {"color": style[0], "width": 1.6, "dash": style[1]},
         "text": f"{over} {config[over]}, learning rate {describe_rate(config['lr'])}, seed {config['seed']}"
         + (", diverged" if lost else ""),
         "hovertemplate": "%{text}<br>step %{x}: loss %{y:.3f}<extra></extra>",
     }
+    if lost:
+        sizes = [0] * (len(curve) - 1) + [9]
+        trace |= {"mode": "lines+markers", "marker": {"symbol": "x", "color": style[0], "size": sizes[-len(curve) :]}}
+    return trace
 
 
 def _finite(loss: float | None) -> bool:

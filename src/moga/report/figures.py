@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
+from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from moga.report.axes import LossAxis, clipped, loss_axis
-from moga.report.plots import BAND, EDGE, GRID, LOST, edge_side, edge_sides
+from moga.report.files import write_picture
+from moga.report.plots import EDGE, LOST, edge_side, edge_sides
 from moga.report.results import Results
-from moga.report.theme import RECIPE_STYLES
+from moga.report.theme import BAND, DASHES, GRID, SOFT, STRONG, recipe_style
 from moga.study.fit import Summary, WidthFit
 
 __all__ = ["drift_png", "transfer_png", "write_figures"]
@@ -27,7 +29,7 @@ def write_figures(results: Results) -> list[Path]:
     paths = []
     for name, figure in drawn.items():
         path = results.directory / name
-        figure.savefig(path, dpi=_DOTS_PER_INCH, facecolor="white")
+        write_picture(path, figure, _DOTS_PER_INCH)
         paths.append(path)
     return paths
 
@@ -51,7 +53,8 @@ def transfer_png(results: Results) -> Figure:
 
 
 def _handle(results: Results, width: int) -> Line2D:
-    return Line2D([], [], color=results.colours[width], marker="o", markersize=4, label=f"{results.over} {width}")
+    style: dict[str, Any] = {"color": results.colours[width], "linestyle": DASHES[results.dashes[width]]}
+    return Line2D([], [], marker="o", markersize=4, label=f"{results.over} {width}", **style)
 
 
 def _transfer_panel(panel: Axes, results: Results, summary: Summary) -> None:
@@ -74,14 +77,15 @@ def _transfer_panel(panel: Axes, results: Results, summary: Summary) -> None:
 
 
 def _note(panel: Axes, text: str, x: float, y: float, side: str, anchor: str) -> None:
-    panel.text(x, y, text, ha=side, va=anchor, transform=panel.transAxes, fontsize=7.5, color="#5b6270")
+    panel.text(x, y, text, ha=side, va=anchor, transform=panel.transAxes, fontsize=7.5, color=SOFT)
 
 
 def _draw_width(panel: Axes, results: Results, summary: Summary, fit: WidthFit, axis: LossAxis) -> None:
     colour, top = results.colours[fit.width], results.loss_range[1]
+    dash: Any = DASHES[results.dashes[fit.width]]
     xs, ys = clipped([math.log2(rate) for rate in fit.lrs], fit.losses, axis.floor)
     line = [(math.nan, math.nan) if x is None or y is None else (2.0**x, y) for x, y in zip(xs, ys, strict=True)]
-    panel.plot([x for x, _ in line], [y for _, y in line], color=colour, linewidth=1.6)
+    panel.plot([x for x, _ in line], [y for _, y in line], color=colour, linewidth=1.6, linestyle=dash)
     pairs = list(zip(fit.lrs, fit.losses, strict=True))
     shown = [(rate, loss) for rate, loss in pairs if loss <= top]
     panel.plot([rate for rate, _ in shown], [loss for _, loss in shown], "o", color=colour, markersize=3.5)
@@ -111,12 +115,13 @@ def drift_png(results: Results) -> Figure:
     figure = Figure(figsize=(5.4, 3.8), layout="constrained")
     panel = figure.subplots()
     _style(panel)
-    panel.axhline(0, color="#8a91a0", linewidth=1)
+    panel.axhline(0, color=STRONG, linewidth=1)
     for index, summary in enumerate(results.summaries):
         found = [(fit.width, fit.optimum) for fit in summary.widths if fit.known and fit.optimum]
         if len(found) < 2:
             continue
-        colour, _, marker = RECIPE_STYLES[index % len(RECIPE_STYLES)]
+        colour, _, marker, word = recipe_style(index)
+        dash: Any = DASHES[word]
         panel.errorbar(
             [width for width, _ in found],
             [math.log2(optimum.lr / found[0][1].lr) for _, optimum in found],
@@ -125,6 +130,7 @@ def drift_png(results: Results) -> Figure:
             marker=marker,
             markersize=5.5,
             linewidth=1.6,
+            linestyle=dash,
             capsize=2.5,
             label=summary.recipe,
         )

@@ -7,10 +7,12 @@ from typing import Any
 
 from moga.report.curves import curve_views
 from moga.report.figures import write_figures
-from moga.report.html import render, resource
+from moga.report.files import write_whole
+from moga.report.html import Chart, render
 from moga.report.plots import drift_figure, transfer_panel
 from moga.report.results import Results, load_results
-from moga.report.tables import environments, headline, recipe_rows, settings_rows, width_rows
+from moga.report.tables import cards, headline, spans, width_rows
+from moga.study.fit import FIT_SCALE, TRANSFERS_DRIFT, TRANSFERS_REGRET
 
 __all__ = ["render_page", "write_report"]
 
@@ -18,12 +20,12 @@ __all__ = ["render_page", "write_report"]
 def write_report(directory: str | Path) -> Path:
     """Write ``report.html``, ``transfer.png`` and ``drift.png`` beside the records; return the page's path.
 
-    Raises StudyError where the directory holds no study or no finished run.
+    Raises StudyError where the directory holds no study or no finished run, or cannot be written.
     """
     results = load_results(directory)
     write_figures(results)
     path = results.directory / "report.html"
-    path.write_text(render_page(results), encoding="utf-8")
+    write_whole(path, render_page(results).encode())
     return path
 
 
@@ -31,19 +33,20 @@ def render_page(results: Results) -> str:
     """The page as one string of HTML. Its content security policy forbids the browser every connection."""
     return render(
         "template.html",
+        study=results.study,
+        records=results.records,
+        palettes={len(results.widths)} | {len(fit_rates) for fit_rates in _rates(results)},
         title=_title(results),
         headline=headline(results),
-        recipes=recipe_rows(results),
+        cards=cards(results),
         over=results.over,
         widths=width_rows(results),
-        colours=results.colours,
         seeds=len(results.seeds),
-        settings=settings_rows(results),
-        environments=environments(results),
-        commands=results.study["commands"],
-        runs=len(results.records),
-        figures=_figures(results),
-        script=resource("page.js"),
+        span=spans(results),
+        fit_scale=FIT_SCALE,
+        regret_limit=TRANSFERS_REGRET,
+        drift_limit=TRANSFERS_DRIFT,
+        **_charts(results),
     )
 
 
@@ -53,9 +56,45 @@ def _title(results: Results) -> str:
     return f"Learning-rate transfer: {family}, {span}"
 
 
-def _figures(results: Results) -> dict[str, Any]:
+def _rates(results: Results) -> list[set[float]]:
+    """The learning rates of every recipe and width."""
+    return [
+        {run["config"]["lr"] for run in results.runs(summary.recipe, width)}
+        for summary in results.summaries
+        for width in results.widths
+    ]
+
+
+def _charts(results: Results) -> dict[str, Any]:
+    over, verdicts, views = results.over, cards(results), curve_views(results)
+    drift = drift_figure(results)
     return {
-        "transfer": {summary.recipe: transfer_panel(results, summary) for summary in results.summaries},
-        "drift": drift_figure(results),
-        "curves": curve_views(results),
+        "transfer": [
+            Chart(
+                summary.recipe,
+                f"{summary.recipe}: validation loss against learning rate, a line per {over}. {summary.verdict}",
+                [transfer_panel(results, summary)],
+                group="loss",
+                kind=card.kind,
+                word=card.word,
+            )
+            for summary, card in zip(results.summaries, verdicts, strict=True)
+        ],
+        "drift": drift["data"]
+        and Chart(
+            "octaves from the smallest " + over,
+            f"Move of each recipe's best learning rate with the {over}, in octaves; a flat line transfers",
+            [drift],
+            group="move",
+        ),
+        "views": [view["label"] for view in views],
+        "curves": [
+            Chart(
+                summary.recipe,
+                f"{summary.recipe}: training loss against steps",
+                [view["panels"][summary.recipe] for view in views],
+                group="training",
+            )
+            for summary in results.summaries
+        ],
     }

@@ -1,4 +1,4 @@
-"""The interactive figures, as plain plotly dictionaries: data and layout, nothing drawn yet.
+"""The figures of the page of a transfer study, as plotly dictionaries: nothing is drawn yet.
 
 The horizontal axis is log2 of the learning rate, drawn as a linear axis of exponents with powers of two as its labels:
 error bars in octaves are then symmetric, and every recipe's axis can span the same number of octaves.
@@ -10,35 +10,15 @@ import math
 from typing import Any
 
 from moga.report.axes import LossAxis, clipped, loss_axis, octave_ticks
+from moga.report.charts import Figure, base_layout, chart, entry
 from moga.report.results import Record, Results, final_loss
-from moga.report.theme import RECIPE_STYLES, describe_rate, format_number, power_of_two
+from moga.report.theme import BAND, PAPER, SOFT, STRONG, describe_rate, format_number, power_of_two, recipe_style
 from moga.study.fit import Summary, WidthFit
 
-__all__ = ["base_layout", "drift_figure", "edge_side", "edge_sides", "transfer_panel"]
+__all__ = ["drift_figure", "edge_side", "edge_sides", "transfer_panel", "width_legend"]
 
-Figure = dict[str, Any]
-
-INK = "#1f2430"
-GRID = "#e8eaef"
-BAND = "#f3f4f7"
 EDGE = "edge of the grid: optimum unknown"
 LOST = "diverged or above the axis"
-FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Helvetica Neue', Arial, sans-serif"
-
-
-def base_layout(x_title: str, y_title: str) -> Figure:
-    """What every figure shares: white, thin grid, room for the labels and no more."""
-    axis = {"gridcolor": GRID, "linecolor": "#aab0bd", "zeroline": False, "ticks": "outside", "tickcolor": "#aab0bd"}
-    return {
-        "font": {"family": FONT, "size": 13, "color": INK},
-        "margin": {"l": 54, "r": 12, "t": 10, "b": 48},
-        "paper_bgcolor": "#ffffff",
-        "plot_bgcolor": "#ffffff",
-        "hoverlabel": {"font": {"family": FONT, "size": 13}},
-        "showlegend": False,
-        "xaxis": {**axis, "title": {"text": x_title, "standoff": 8, "font": {"size": 12.5}}},
-        "yaxis": {**axis, "title": {"text": y_title, "standoff": 6, "font": {"size": 12.5}}, "automargin": True},
-    }
 
 
 def edge_side(fit: WidthFit) -> str:
@@ -70,17 +50,34 @@ def transfer_panel(results: Results, summary: Summary) -> Figure:
     traces = []
     for fit in summary.widths:
         traces += _width_traces(results, summary, fit, axis)
-    return {"data": traces, "layout": layout}
+    columns = ["recipe", results.over, "learning_rate", "seed", "validation_loss", "diverged"]
+    return chart(traces, layout, legend=width_legend(results), columns=columns, rows=_run_rows(results, summary))
+
+
+def width_legend(results: Results) -> list[Figure]:
+    """An entry per width."""
+    return [
+        entry(str(width), f"{results.over} {width}", colour, results.dashes[width])
+        for width, colour in results.colours.items()
+    ]
+
+
+def _run_rows(results: Results, summary: Summary) -> list[list[Any]]:
+    return [
+        [summary.recipe, config[results.over], config["lr"], config["seed"], result["loss"], result["diverged"]]
+        for config, result in ((run["config"], run["result"]) for run in results.runs(summary.recipe))
+    ]
 
 
 def _width_traces(results: Results, summary: Summary, fit: WidthFit, axis: LossAxis) -> list[Figure]:
-    """Everything that belongs to one width; the page's legend switches these together by ``meta.width``."""
+    """Everything that belongs to one width; the page's legend switches these together."""
     colour = results.colours[fit.width]
-    common = {"type": "scatter", "meta": {"width": fit.width}, "name": fit.name, "showlegend": False}
+    common = {"type": "scatter", "legendgroup": str(fit.width), "name": fit.name}
     runs = results.runs(summary.recipe, fit.width)
     on_grid = [run for run in runs if run["config"]["lr"] in fit.lrs]
     apart = [run for run in runs if run["config"]["lr"] not in fit.lrs]
-    traces = [_mean_line(fit, colour, common, axis.floor), _mean_points(fit, colour, common, results.loss_range[1])]
+    line = {"color": colour, "width": 2, "dash": results.dashes[fit.width]}
+    traces = [_mean_line(fit, line, common, axis.floor), _mean_points(fit, colour, common, results.loss_range[1])]
     if fit.seeds > 1:
         traces.append(_points(on_grid, common, {"size": 4, "color": colour, "opacity": 0.45}, "seed", axis.floor))
     if apart:
@@ -92,10 +89,10 @@ def _width_traces(results: Results, summary: Summary, fit: WidthFit, axis: LossA
     return traces
 
 
-def _mean_line(fit: WidthFit, colour: str, common: Figure, top: float) -> Figure:
+def _mean_line(fit: WidthFit, line: Figure, common: Figure, top: float) -> Figure:
     """Through the means over seeds; a rate at which a seed diverged is a gap."""
     xs, ys = clipped([math.log2(rate) for rate in fit.lrs], fit.losses, top)
-    return common | {"x": xs, "y": ys, "mode": "lines", "line": {"color": colour, "width": 2}, "hoverinfo": "skip"}
+    return common | {"x": xs, "y": ys, "mode": "lines", "line": line, "hoverinfo": "skip"}
 
 
 def _mean_points(fit: WidthFit, colour: str, common: Figure, top: float) -> Figure:
@@ -188,7 +185,7 @@ def _optimum(fit: WidthFit, colour: str, common: Figure) -> Figure:
         "x": [math.log2(optimum.lr)],
         "y": [optimum.loss],
         "mode": "markers",
-        "marker": {"symbol": "diamond", "size": 12, "color": colour, "line": {"width": 2, "color": "#ffffff"}},
+        "marker": {"symbol": "diamond", "size": 12, "color": colour, "line": {"width": 2, "color": PAPER}},
         "error_x": {"array": [spread or 0.0], "visible": bool(spread), "color": colour, "thickness": 2.5, "width": 6},
         "text": [words],
         "hovertemplate": "%{text}<extra></extra>",
@@ -206,25 +203,35 @@ def drift_figure(results: Results) -> Figure:
         "tickvals": [math.log2(width) for width in results.widths],
         "ticktext": [str(width) for width in results.widths],
     }
-    layout["yaxis"] |= {"zeroline": True, "zerolinecolor": "#8a91a0", "zerolinewidth": 1.5}
-    layout |= {"showlegend": True, "legend": {"orientation": "h", "y": 1.02, "yanchor": "bottom", "x": 0}}
-    traces = []
+    layout["yaxis"] |= {"zeroline": True, "zerolinecolor": STRONG, "zerolinewidth": 1.5}
+    traces, legend, rows = [], [], []
     for index, summary in enumerate(results.summaries):
         found = [fit for fit in summary.widths if fit.known]
         if len(found) > 1:
+            style = recipe_style(index)
             traces.append(_drift_trace(summary, found, index))
+            legend.append(entry(summary.recipe, summary.recipe, style.colour, style.dash, style.symbol))
+            rows += _move_rows(summary, found)
     moves = [abs(y) for trace in traces for y in trace["y"]]
     reach = max([0.5, *(1.25 * move for move in moves)])
     layout["yaxis"] |= {"range": [-reach, reach]}
-    return {"data": traces, "layout": layout}
+    columns = ["recipe", results.over, "fitted_optimum", "standard_error_octaves", "move_octaves"]
+    return chart(traces, layout, legend=legend, columns=columns, rows=rows)
+
+
+def _move_rows(summary: Summary, found: list[WidthFit]) -> list[list[Any]]:
+    optima = [(fit.width, fit.optimum) for fit in found if fit.optimum is not None]
+    first = optima[0][1].lr
+    return [[summary.recipe, width, one.lr, one.stderr_log2, math.log2(one.lr / first)] for width, one in optima]
 
 
 def _drift_trace(summary: Summary, found: list[WidthFit], index: int) -> Figure:
-    colour, symbol, _ = RECIPE_STYLES[index % len(RECIPE_STYLES)]
+    colour, symbol, _, dash = recipe_style(index)
     optima = [fit.optimum for fit in found if fit.optimum is not None]
     return {
         "type": "scatter",
         "name": summary.recipe,
+        "legendgroup": summary.recipe,
         "x": [math.log2(fit.width) for fit in found],
         "y": [math.log2(optimum.lr / optima[0].lr) for optimum in optima],
         "error_y": {
@@ -233,7 +240,7 @@ def _drift_trace(summary: Summary, found: list[WidthFit], index: int) -> Figure:
             "thickness": 1.5,
         },
         "mode": "lines+markers",
-        "line": {"color": colour, "width": 2},
+        "line": {"color": colour, "width": 2, "dash": dash},
         "marker": {"color": colour, "symbol": symbol, "size": 9},
         "text": [
             f"<b>{summary.recipe}</b>, {fit.name}<br>best learning rate {describe_rate(optimum.lr)}"
@@ -268,5 +275,5 @@ def _note(text: str, height: float, anchor: str, side: str) -> Figure:
         "text": text,
         "showarrow": False,
         "bgcolor": BAND,
-        "font": {"size": 11, "color": "#5b6270"},
+        "font": {"size": 11, "color": SOFT},
     }

@@ -10,7 +10,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from moga.report.theme import sequential
+from moga.report.theme import dashes, sequential
 from moga.study.fit import Summary, transfer_summary
 from moga.study.records import StudyError, read_records, read_study
 
@@ -53,6 +53,11 @@ class Results:
     def colours(self) -> dict[int, str]:
         """One colour per width, the same in every figure."""
         return dict(zip(self.widths, sequential(len(self.widths)), strict=True))
+
+    @cached_property
+    def dashes(self) -> dict[int, str]:
+        """One dash per width, for those who do not see the colours."""
+        return dict(zip(self.widths, dashes(len(self.widths)), strict=True))
 
     @property
     def seeds(self) -> list[int]:

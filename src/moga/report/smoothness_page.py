@@ -10,12 +10,14 @@ from typing import Any
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from moga.report.html import render, settings_of
-from moga.report.plots import GRID, base_layout
-from moga.report.smoothness import AXES, CONSTANTS, FROM_BELOW, Constants, case_words, load_constants, tables
-from moga.report.theme import RECIPE_STYLES
+from moga.report.charts import base_layout, chart, entry
+from moga.report.constants import AXES, CONSTANTS, FROM_BELOW, Constants, case_words, load_constants, power
+from moga.report.files import write_picture, write_whole
+from moga.report.html import Card, Chart, render
+from moga.report.smoothness import page_tables
+from moga.report.theme import DASHES, GRID, recipe_style
 
-__all__ = ["constants_figure", "constants_png", "write_smoothness_report"]
+__all__ = ["cards", "constants_figure", "constants_png", "write_smoothness_report"]
 
 _DOTS_PER_INCH = 160
 Case = Mapping[str, int]
@@ -30,32 +32,57 @@ def write_smoothness_report(directory: str | Path) -> Path:
     for axis in AXES:
         if found.panels(axis):
             path = found.directory / f"smoothness-{'depth' if axis == 'layers' else axis}.png"
-            constants_png(found, axis).savefig(path, dpi=_DOTS_PER_INCH, facecolor="white")
+            write_picture(path, constants_png(found, axis), _DOTS_PER_INCH)
     page = found.directory / "report.html"
-    page.write_text(_render(found), encoding="utf-8")
+    write_whole(page, _render(found).encode())
     return page
 
 
 def _render(found: Constants) -> str:
     """The page as one string of HTML that opens without a network."""
-    figures = [
-        {"title": f"{CONSTANTS[constant]}; {case_words(axis, case)}", **constants_figure(found, constant, axis, case)}
-        for axis in AXES
-        for case in found.panels(axis)
-        for constant in CONSTANTS
-    ]
     return render(
         "smoothness.html",
+        study=found.study,
+        records=found.records,
         title=f"Lipschitz and smoothness constants: {found.study['settings']['family']}",
-        titles=[figure["title"] for figure in figures],
-        tables=tables(found),
-        settings=settings_of(found.study),
-        commands=found.study["commands"],
-        runs=len(found.records),
-        unit="measurements",
+        cards=cards(found),
+        charts=[
+            _chart(found, constant, axis, case)
+            for axis in AXES
+            for case in found.panels(axis)
+            for constant in CONSTANTS
+        ],
+        tables=page_tables(found),
         from_below=FROM_BELOW,
-        figures=figures,
+        grew=sum(not record["result"]["settled"] for record in found.records),
+        sizes={name: ", ".join(map(str, found.sizes(name))) for name in ("width", "layers", "trained", "seed")},
     )
+
+
+def cards(found: Constants) -> list[Card]:
+    """Per norm how smoothness grows along the first axis that has several sizes, after the most training."""
+    axis = next((axis for axis in AXES if found.panels(axis)), "width")
+    case = (found.panels(axis) or [{AXES[axis]: found.sizes(AXES[axis])[-1], "trained": found.sizes("trained")[-1]}])[
+        -1
+    ]
+    shown = []
+    for norm in found.norms:
+        series = found.series("smoothness", axis, norm=norm, **case)
+        if not series:
+            continue
+        size, values = list(series.items())[-1]
+        grown = power(series)
+        numbers = [("exponent of smoothness", str(grown), f"octaves per doubling of the {axis}")] if grown else []
+        numbers += [("theory", f"{found.exponent(norm):g}", "")] if axis == "width" else []
+        numbers.append((f"smoothness at {axis} {size}", f"{sum(values) / len(values):.4g}", "at least"))
+        shown.append(Card(norm, numbers, f"Hidden matrices in the norm {norm}; {case_words(axis, case)}."))
+    return shown
+
+
+def _chart(found: Constants, constant: str, axis: str, case: Case) -> Chart:
+    title = f"{CONSTANTS[constant]}; {case_words(axis, case)}"
+    alt = f"{CONSTANTS[constant]} against {axis}, a line per norm; {case_words(axis, case)}"
+    return Chart(title, alt, [constants_figure(found, constant, axis, case)], group="constants")
 
 
 def constants_figure(found: Constants, constant: str, axis: str, case: Case) -> dict[str, Any]:
@@ -66,17 +93,23 @@ def constants_figure(found: Constants, constant: str, axis: str, case: Case) -> 
     layout = base_layout(axis, CONSTANTS[constant])
     layout["xaxis"] |= {"type": "log", "tickvals": found.sizes(axis), "ticktext": [str(x) for x in found.sizes(axis)]}
     layout["yaxis"] |= {"type": "log"}
-    layout |= {"showlegend": True, "legend": {"orientation": "h", "y": 1.02, "yanchor": "bottom", "x": 0}}
     traces: list[dict[str, Any]] = []
+    legend, rows = [], []
     for index, norm in enumerate(found.norms):
-        colour, symbol, _ = RECIPE_STYLES[index % len(RECIPE_STYLES)]
+        colour, symbol, _, dash = recipe_style(index)
+        legend.append(entry(norm, norm, colour, dash, symbol))
+        chosen = found.chosen(norm=norm, **case)
+        rows += [
+            [norm, one["config"][axis], one["config"]["seed"], one["result"][constant]]
+            for one in sorted(chosen, key=lambda one: (one["config"][axis], one["config"]["seed"]))
+        ]
         line = _line(found, constant, axis, case, norm)
         common = {"type": "scatter", "legendgroup": norm, "x": [x for x, _ in line]}
         measured = {
             "name": norm,
             "y": [y for _, y in line],
             "mode": "lines+markers",
-            "line": {"color": colour},
+            "line": {"color": colour, "dash": dash},
             "marker": {"color": colour, "symbol": symbol, "size": 9},
             "hovertemplate": f"<b>{norm}</b><br>{axis} %{{x}}<br>%{{y:.4g}}<extra></extra>",
         }
@@ -84,8 +117,8 @@ def constants_figure(found: Constants, constant: str, axis: str, case: Case) -> 
         if theory := _theory(found, constant, axis, norm, line):
             dotted = {"color": colour, "dash": "dot", "width": 1.2}
             drawn = {"name": f"{norm}: theory", "y": theory, "mode": "lines", "line": dotted}
-            traces.append(common | drawn | {"showlegend": False, "hoverinfo": "skip"})
-    return {"data": traces, "layout": layout}
+            traces.append(common | drawn | {"hoverinfo": "skip"})
+    return chart(traces, layout, legend=legend, columns=["norm", axis, "seed", constant], rows=rows)
 
 
 def _line(found: Constants, constant: str, axis: str, case: Case, norm: str) -> list[tuple[int, float]]:
@@ -124,10 +157,12 @@ def constants_png(found: Constants, axis: str) -> Figure:
 
 def _draw(panel: Axes, found: Constants, constant: str, axis: str, case: Case) -> None:
     for index, norm in enumerate(found.norms):
-        colour, _, marker = RECIPE_STYLES[index % len(RECIPE_STYLES)]
+        colour, _, marker, word = recipe_style(index)
+        dash: Any = DASHES[word]
         line = _line(found, constant, axis, case, norm)
         sizes = [size for size, _ in line]
-        panel.plot(sizes, [value for _, value in line], color=colour, marker=marker, markersize=5, label=norm)
+        means = [value for _, value in line]
+        panel.plot(sizes, means, color=colour, linestyle=dash, marker=marker, markersize=5, label=norm)
         if theory := _theory(found, constant, axis, norm, line):
             panel.plot(sizes, theory, ":", color=colour, linewidth=1)
     panel.set_xscale("log", base=2)

@@ -5,79 +5,64 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from statistics import fmean
-from typing import Any
 
 from markupsafe import Markup
 
+from moga.report.html import Card
 from moga.report.plots import edge_side
 from moga.report.results import Results
 from moga.report.theme import describe_rate, format_number
 from moga.study.fit import Summary, WidthFit
 
-__all__ = ["RecipeRow", "WidthRow", "environments", "headline", "recipe_rows", "settings_rows", "width_rows"]
+__all__ = ["WidthRow", "cards", "headline", "spans", "width_rows"]
 
-# What a verdict looks like: word, sign. The sign carries the meaning where colour cannot.
-_STATUS = {True: ("transfers", "✓"), False: ("does not transfer", "✗"), None: ("unknown", "?")}
-
-
-@dataclass(frozen=True)
-class RecipeRow:
-    """One recipe over all widths. ``status`` is transfers, does not transfer or unknown."""
-
-    recipe: str
-    status: str
-    sign: str
-    verdict: str
-    drift: str
-    regret: str
-    best_loss: str
-    largest: int
-    tokens: str
-    seconds: str
-    tokens_per_second: str
+# What is said of a recipe: kind, words.
+_STATUS = {True: ("yes", "transfers"), False: ("no", "does not transfer"), None: ("maybe", "unknown")}
 
 
 @dataclass(frozen=True)
 class WidthRow:
-    """One recipe at one width. ``unknown`` marks an optimum that the grid does not enclose."""
+    """One recipe at one width. ``unknown`` marks an optimum that the grid does not enclose.
+
+    ``optimum`` and ``fitted_loss`` are of the parabola; ``best_loss`` is the lowest measured one, at ``best_rate``.
+    """
 
     recipe: str
     width: int
     parameters: str
     optimum: Markup
     unknown: bool
+    fitted_loss: str
     best_loss: str
+    best_rate: str
+    grid: str
     runs: str
     tokens: str
     seconds: str
     tokens_per_second: str
 
 
-def recipe_rows(results: Results) -> list[RecipeRow]:
-    """A row per recipe, in the order of the records."""
-    return [_recipe_row(results, summary) for summary in results.summaries]
+def cards(results: Results) -> list[Card]:
+    """The verdict on each recipe with its numbers, in the order of the records."""
+    return [_card(summary) for summary in results.summaries]
 
 
-def _recipe_row(results: Results, summary: Summary) -> RecipeRow:
-    status, sign = _STATUS[summary.transfers]
-    drift = format_number(summary.drift, 2, signed=True)
+def _card(summary: Summary) -> Card:
+    kind, word = _STATUS[summary.transfers]
+    drift = format_number(summary.drift, 2, signed=True) if summary.drift is not None else "unknown"
     if summary.drift is not None and summary.drift_stderr is not None:
         drift += f" ± {summary.drift_stderr:.2f}"
-    largest = summary.widths[-1]
-    tokens, seconds, speed = _costs(results, summary.recipe, None)
-    return RecipeRow(
-        recipe=summary.recipe,
-        status=status,
-        sign=sign,
-        verdict=summary.verdict,
-        drift=drift if summary.drift is not None else "unknown",
-        regret=format_number(summary.regret) if summary.regret is not None else "unknown",
-        best_loss=format_number(largest.best_loss),
-        largest=largest.width,
-        tokens=tokens,
-        seconds=seconds,
-        tokens_per_second=speed,
-    )
+    regret = format_number(summary.regret) if summary.regret is not None else "unknown"
+    small, large = summary.widths[0], summary.widths[-1]
+    tuned = f"{small.optimum.lr:.3g}" if small.known and small.optimum else "unknown"
+    numbers = [
+        ("drift", drift, "octaves per doubling"),
+        ("regret", regret, f"nats, at {large.name}"),
+        ("best learning rate", tuned, f"fitted, at {small.name}"),
+        ("lowest loss", format_number(large.best_loss), f"measured, at {large.name}"),
+    ]
+    sentence = summary.verdict.removeprefix(f"{summary.recipe}: ")
+    return Card(summary.recipe, numbers, sentence[:1].upper() + sentence[1:], kind, word)
 
 
 def width_rows(results: Results) -> list[WidthRow]:
@@ -96,12 +81,22 @@ def _width_row(results: Results, summary: Summary, fit: WidthFit) -> WidthRow:
         parameters=f"{runs[0]['result']['parameters']:,}",
         optimum=Markup(text),
         unknown=unknown,
+        fitted_loss="–" if unknown or fit.optimum is None else format_number(fit.optimum.loss),
         best_loss=format_number(fit.best_loss),
+        best_rate=_best_rate(fit),
+        grid=f"{len(fit.lrs)} × {fit.seeds}",
         runs=f"{len(runs)}" + (f", {lost} diverged" if lost else ""),
         tokens=tokens,
         seconds=seconds,
         tokens_per_second=speed,
     )
+
+
+def _best_rate(fit: WidthFit) -> str:
+    """The rate of the lowest measured loss."""
+    if not math.isfinite(fit.best_loss):
+        return "–"
+    return f"{min(zip(fit.losses, fit.lrs, strict=True))[1]:.3g}"
 
 
 def _optimum_text(fit: WidthFit) -> tuple[str, bool]:
@@ -152,30 +147,15 @@ def _join(names: list[str]) -> str:
     return names[0] if len(names) == 1 else ", ".join(names[:-1]) + " and " + names[-1]
 
 
-def settings_rows(results: Results) -> list[tuple[str, str]]:
-    """The settings that every run shares, and the corpus, as name and text."""
-    rows = [(name.replace("_", " "), _plain(value)) for name, value in results.study["settings"].items()]
-    rows += [(f"corpus {name.replace('_', ' ')}", _plain(value)) for name, value in results.study["corpus"].items()]
-    return [(name, text) for name, text in rows if name != "corpus"]
-
-
-def _plain(value: Any) -> str:
-    if value is None:
-        return "none"
-    if isinstance(value, list | tuple):
-        return ", ".join(_plain(item) for item in value)
-    if isinstance(value, int) and not isinstance(value, bool):
-        return f"{value:,}" if abs(value) >= 10_000 else str(value)
-    if isinstance(value, float) and math.isfinite(value):
-        return f"{value:g}"
-    return str(value)
-
-
-def environments(results: Results) -> list[dict[str, str]]:
-    """The machines and versions that the runs were made with, each once."""
-    found: list[dict[str, str]] = []
-    for record in results.records:
-        words = {name: _plain(value) for name, value in record["environment"].items()}
-        if words not in found:
-            found.append(words)
-    return found
+def spans(results: Results) -> str:
+    """Which runs there are, in a sentence per recipe."""
+    parts = []
+    for summary in results.summaries:
+        configs = [run["config"] for run in results.runs(summary.recipe)]
+        rates, seeds = {one["lr"] for one in configs}, {one["seed"] for one in configs}
+        sizes = _join([str(fit.width) for fit in summary.widths])
+        parts.append(
+            f"{summary.recipe}: {len(configs)} at {results.over} {sizes}, {len(rates)} learning rates from "
+            f"{min(rates):.3g} to {max(rates):.3g}, seeds {_join(sorted(map(str, seeds)))}."
+        )
+    return " ".join(parts)

@@ -16,7 +16,6 @@ import shutil
 import subprocess
 import tempfile
 import warnings
-from collections.abc import Callable
 from pathlib import Path
 
 SOURCE = Path(__file__).with_name("step.c")
@@ -36,20 +35,20 @@ class Unavailable(RuntimeError):
 
 
 @functools.cache
-def step_of(stored: str) -> Callable[..., int] | Unavailable:
-    """The step for weights of that dtype ("float32"), or why there is none. The first call may compile for seconds."""
+def library_of(stored: str) -> ctypes.CDLL | Unavailable:
+    """step.c for weights of that dtype ("float32"), or why there is none. The first call may compile for seconds."""
     try:
         return _load(stored)
     except Unavailable as reason:
         return reason
 
 
-def available(stored: str, word: str) -> Callable[..., int] | None:
-    """The step for weights of that dtype; without one None and, for the word "auto", a warning once.
+def available(stored: str, word: str) -> ctypes.CDLL | None:
+    """``moga_step`` and ``moga_finite`` for that dtype; without them None and, for the word "auto", a warning once.
 
     Raises Unavailable for the word "c", which asks for it.
     """
-    found = step_of(stored)
+    found = library_of(stored)
     if not isinstance(found, Unavailable):
         return found
     if word == "c":
@@ -67,7 +66,7 @@ def _warn(reason: str) -> None:
     )
 
 
-def _load(stored: str) -> Callable[..., int]:
+def _load(stored: str) -> ctypes.CDLL:
     if not hasattr(ctypes.CDLL(None), "GOMP_parallel"):
         raise Unavailable("this torch has no GNU OpenMP, whose threads the compiled step shares; take a build that has")
     compiler = _compiler()
@@ -78,13 +77,15 @@ def _load(stored: str) -> Callable[..., int]:
     except OSError as error:
         raise Unavailable(f"the compiled step cannot be made ({error}). {INSTALL}") from None
     try:
-        step = ctypes.CDLL(str(place)).moga_step
+        library = ctypes.CDLL(str(place))
+        step, finite = library.moga_step, library.moga_finite
     except (OSError, AttributeError) as error:
         raise Unavailable(f"the compiled step at {place} cannot be loaded ({error}); delete that file") from None
     address, number = ctypes.c_void_p, ctypes.c_int64
     step.argtypes = (address, number, address, number, Numbers, ctypes.c_int)
-    step.restype = ctypes.c_int
-    return step
+    finite.argtypes = (address, number, ctypes.c_int)
+    step.restype = finite.restype = ctypes.c_int
+    return library
 
 
 def _compiler() -> list[str]:

@@ -14,7 +14,8 @@ from __future__ import annotations
 import ctypes
 from array import array
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from itertools import chain
 from typing import Any
 
 import torch
@@ -26,7 +27,7 @@ from moga.optim.kernels.jobs import jobs_of, normalised
 from moga.optim.matrices import Group
 from moga.optim.rounding import DROPPED
 
-IMPLEMENTATIONS = ("auto", "c", "plain")
+IMPLEMENTATIONS = ("auto", "c", "triton", "plain")
 
 STORED = {torch.float32: "float32", torch.bfloat16: "bfloat16", torch.float16: "float16", torch.float64: "float64"}
 NUMBERS: dict[torch.dtype, Any] = {
@@ -36,6 +37,8 @@ NUMBERS: dict[torch.dtype, Any] = {
 }
 PLAIN_TYPES = (Tensor, nn.Parameter)
 KEYS: dict[str, tuple[str, ...]] = {"adam": ("exp_avg", "exp_avg_sq", "step"), "mean": ("momentum_buffer",), "none": ()}
+
+WIDER = {torch.float32: 1, torch.bfloat16: 2, torch.float16: 2, torch.float64: 1}  # bytes of an average for one
 
 
 def leave(
@@ -52,25 +55,32 @@ def leave(
 
     Raises Unavailable as :func:`moga.optim.kernels.build.available`.
     """
-    reach = None if group["implementation"] == "plain" or torch.compiler.is_compiling() else normalised(group)
+    traced = torch.compiler.is_compiling()
+    reach = normalised(group) if group["implementation"] in ("auto", "c") and not traced else None
     if reach is None or not all(_readable(number) for number in (group["lr"], finite)):
         return range(len(weights))
     keys = KEYS["adam" if reach == "adam" else group["average"]]
-    exact = group["rounding"] == "nearest"
-    taken: defaultdict[torch.dtype, list[int]] = defaultdict(list)
+    averages, count = keys[:2], keys[2] if len(keys) > 2 else None
+    wider = {dtype: n for dtype, n in WIDER.items() if group["rounding"] == "nearest" or dtype not in DROPPED}
+    taken: defaultdict[torch.dtype, list[tuple[int, torch.Size, list[int]]]] = defaultdict(list)
     left: list[int] = []
     for i, (weight, grad, state) in enumerate(zip(weights, grads, states, strict=True)):
         dtype = weight.dtype
-        fits = dtype in STORED and (exact or dtype not in DROPPED) and _fits(weight, grad, state, keys, dtype)
-        (taken[dtype] if fits else left).append(i)
-    for dtype, members in taken.items():
-        jobs = jobs_of(tuple([weights[i].shape for i in members]), group, reach)
-        step = None if jobs is None else available(STORED[dtype], group["implementation"])
-        if step is None:
+        fits = dtype in wider and grad.dtype == dtype
+        if fits and (addresses := _addresses(weight, grad, state, averages, count, wider[dtype])):
+            taken[dtype].append((i, weight.shape, addresses))
+        else:
+            left.append(i)
+    for dtype, found in taken.items():
+        members, shapes, addresses_of_all = zip(*found, strict=True)
+        jobs = jobs_of(shapes, group, reach)
+        library = None if jobs is None else available(STORED[dtype], group["implementation"])
+        if library is None:
             left += members
         elif finite is None or _read(finite):
-            tensors = [[weights[i], grads[i], *[states[i][key] for key in keys]] for i in members]
-            _take(step, jobs, tensors, group, decay)
+            _take(library.moga_step, jobs, addresses_of_all, group, decay)
+            changed = [[weights[i] for i in members], *[[states[i][key] for i in members] for key in keys]]
+            torch.autograd.graph.increment_version(list(chain.from_iterable(changed)))
     return sorted(left)
 
 
@@ -88,30 +98,66 @@ def _read(number: Any) -> float:
     return float(NUMBERS[number.dtype].from_address(number.data_ptr()).value)
 
 
-def _fits(weight: Tensor, grad: Tensor, state: State, keys: Sequence[str], dtype: torch.dtype) -> bool:
-    """Whether all tensors of a weight are as step.c takes them. Called for every weight at every step."""
-    shape, wide = weight.shape, torch.float64 if dtype == torch.float64 else torch.float32
-    if type(weight) not in PLAIN_TYPES or not (weight.is_cpu and weight.is_contiguous() and shape.numel()):
-        return False
+def _addresses(
+    weight: Tensor, grad: Tensor, state: State, averages: Sequence[str], count: str | None, wider: int
+) -> list[int] | None:
+    """Where the tensors of a weight are, in the places of step.c; None unless all are as it takes them.
+
+    ``wider`` is how many bytes an average has for each byte of the weight. Called for every weight at every step: of
+    many small ones this is what a step costs, and no attribute of a tensor is asked for twice.
+    """
+    if type(weight) not in PLAIN_TYPES or not (weight.is_cpu and weight.is_contiguous()):
+        return None
     if type(grad) is not Tensor or not (grad.is_cpu and grad.is_contiguous()):
-        return False
-    if grad.dtype != dtype or grad.shape != shape or grad.is_neg() or weight.is_neg():  # memory holds -x then
-        return False
-    for key in keys[:2]:
+        return None
+    size = weight.nbytes
+    if grad.nbytes != size or not size or grad.is_neg() or weight.is_neg():  # memory holds -x then
+        return None
+    found = [weight.data_ptr(), grad.data_ptr(), 0, 0, 0]
+    place = 2
+    for key in averages:  # no -x: they are made here
         average = state[key]
-        if average.dtype != wide or average.shape != shape or average.is_neg():
-            return False
-        if not (average.is_cpu and average.is_contiguous()):
-            return False
-    return len(keys) < 3 or (state[keys[2]].dtype == torch.float32 and state[keys[2]].is_cpu)
+        if average.nbytes != wider * size or not (average.is_cpu and average.is_contiguous()):
+            return None
+        found[place] = average.data_ptr()
+        place += 1
+    if count:
+        steps = state[count]
+        if steps.nbytes != 4 or not steps.is_cpu:
+            return None
+        found[4] = steps.data_ptr()
+    return found
 
 
-def _take(step: Callable[..., int], jobs: Any, tensors: Sequence[Sequence[Tensor]], group: Group, decay: float) -> None:
-    """The step of tensors (weight, gradient, averages); autograd learns that they have changed."""
-    rest = [0] * (5 - len(tensors[0]))  # step.c has five places
-    addresses = array("q", [address for one in tensors for address in [*[x.data_ptr() for x in one], *rest]])
+def _take(step: Callable[..., int], jobs: Any, addresses: Sequence[Sequence[int]], group: Group, decay: float) -> None:
+    """The step of the tensors at those addresses."""
+    table = array("q", chain.from_iterable(addresses))
     first, second = group["betas"] if group["norm"] == "adam" else (group["momentum"], lookahead(group))
     numbers = Numbers(_read(group["lr"]) * group["lr_scale"], decay, first, second, group["eps"])
-    if step(addresses.buffer_info()[0], len(tensors), jobs, len(jobs), numbers, torch.get_num_threads()):
+    if step(table.buffer_info()[0], len(addresses), jobs, len(jobs), numbers, torch.get_num_threads()):
         raise MemoryError("the compiled step found no memory for its list of tasks; no weight was changed")
-    torch.autograd.graph.increment_version([x for one in tensors for x in [one[0], *one[2:]]])
+
+
+def look(group: Group, grads: Iterable[Tensor]) -> tuple[bool, list[Tensor]]:
+    """Whether the gradients of a group that the compiled code takes hold no NaN or Inf; and the others.
+
+    Raises Unavailable as :func:`moga.optim.kernels.build.available`.
+    """
+    grads = list(grads)
+    traced = torch.compiler.is_compiling()
+    if group["implementation"] not in ("auto", "c") or traced or normalised(group) is None:
+        return True, grads
+    taken: defaultdict[torch.dtype, list[Tensor]] = defaultdict(list)
+    others: list[Tensor] = []
+    for grad in grads:
+        fits = type(grad) is Tensor and grad.is_cpu and grad.is_contiguous() and grad.dtype in STORED
+        (taken[grad.dtype] if fits else others).append(grad)
+    for dtype, members in taken.items():
+        library = available(STORED[dtype], group["implementation"])
+        if library is None:
+            others += members
+            continue
+        table = array("q", chain.from_iterable((grad.data_ptr(), grad.numel()) for grad in members))
+        if not library.moga_finite(table.buffer_info()[0], len(members), torch.get_num_threads()):
+            return False, others
+    return True, others
