@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from transformers.activations import ACT2FN
 
 import moga
 from moga.study.data import Corpus, load_corpus, training_windows
@@ -41,11 +42,14 @@ KINDS = {
 }
 
 
-def plain(run: Run, corpus: Corpus) -> float:
-    """The held-out loss of a run, made by nothing but a loop."""
+def plain(run: Run, corpus: Corpus, activation: str = "") -> float:
+    """The held-out loss of a run, made by nothing but a loop; ``activation`` is another word for the model's."""
     settings = run.settings
     shape = {"layers": settings.layers, "head_size": settings.head_size, "context": settings.context}
     model = build_model(settings.family, run.size, seed=run.seed, recipe=run.recipe, **shape)
+    for module in model.modules():
+        if activation and hasattr(module, "act"):
+            module.act = ACT2FN[activation]
     optimizer = moga.optimizer(model, run.recipe, lr=run.lr, nonfinite="propagate", **optimizer_options(run))
     scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, schedule(settings))
     for step in range(settings.steps):
@@ -69,7 +73,7 @@ def plan_of(seed: int, widths: tuple[int, ...], steps: int, first: int) -> Plan:
     return replace(quick, rates=rates, sizes=widths, seeds=(seed,), settings=settings)
 
 
-def round_of(plan: Plan, corpus: Corpus, workers: int, loop_threads: int) -> dict[str, Any]:
+def round_of(plan: Plan, corpus: Corpus, workers: int, loop_threads: int, activation: str = "") -> dict[str, Any]:
     """Both sides on one plan: its number of runs, seconds of each, and the largest difference of a run's losses."""
     with tempfile.TemporaryDirectory() as place:
         start = time.perf_counter()
@@ -80,7 +84,7 @@ def round_of(plan: Plan, corpus: Corpus, workers: int, loop_threads: int) -> dic
     runs = replace(plan, settings=settings).runs()
     with threads(loop_threads):
         start = time.perf_counter()
-        losses = {run.key: plain(run, corpus) for run in runs}
+        losses = {run.key: plain(run, corpus, activation) for run in runs}
         loop = time.perf_counter() - start
     apart = max(abs(losses[key] - found[key]) for key in losses)
     return {"runs": len(runs), "study": study, "loop": loop, "apart": apart}
@@ -158,18 +162,20 @@ def main(given: list[str] | None = None) -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--workers", type=int, default=cpus(), help="of the study, one thread each; default: one a CPU")
     parser.add_argument("--threads", type=int, default=cpus(), help="of the loop; default: one a CPU")
+    parser.add_argument("--activation", default="", help="of the loop: gelu_new is what a GPT-2 of transformers has")
     parser.add_argument("--where", action="store_true", help="show instead what one step on one thread spends time on")
     parser.add_argument("--json", type=Path, help="write the figures there too")
     chosen = parser.parse_args(given)
     corpus = load_corpus(context=quick.settings.context)
     about = machine() | {"workers": chosen.workers, "loop_threads": chosen.threads, "steps": chosen.steps}
+    about |= {"activation": chosen.activation or "the study's"}
     if chosen.where:
         print(where_table({width: where(width, corpus) for width in chosen.widths}))
         return
     rounds = []
     for seed in range(chosen.rounds):
         plan = plan_of(seed, tuple(chosen.widths), chosen.steps, chosen.first)
-        rounds.append(round_of(plan, corpus, chosen.workers, chosen.threads))
+        rounds.append(round_of(plan, corpus, chosen.workers, chosen.threads, chosen.activation))
     print(json.dumps(about))
     print(table(rounds))
     if chosen.json:

@@ -219,3 +219,27 @@ def test_far_points_do_not_bend_the_fit() -> None:
     lrs = [2.0**exponent for exponent in range(-5, -1)]
     with_ends = fit_optimum([2.0**-6, *lrs, 2.0**-1], [5.0, *near, 9.0])
     assert abs(math.log2(with_ends.lr / fit_optimum(lrs, near).lr)) < 0.01
+
+
+def test_a_grid_too_coarse_for_an_optimum_says_so() -> None:
+    def summary(factor: float) -> Any:
+        rates = [2.0**-4 / factor, 2.0**-4, 2.0**-4 * factor]
+        runs = [record(n, lr, parabola(-4.0)(lr)) for n in (32, 64) for lr in rates]
+        return transfer_summary(runs)[0]
+
+    assert summary(4.0).transfers
+    coarse = summary(10.0)
+    assert coarse.transfers is None
+    assert "at width 32 the best rate and one beside it (0.00625, 0.0625) are 3.3 octaves apart" in coarse.verdict
+
+
+def test_a_far_rate_that_diverged_says_nothing_of_where_the_optimum_is() -> None:
+    runs = [record(n, lr, None if lr > 1 else parabola(-4.0)(lr)) for n in (32, 64) for lr in (2**-5, 2**-4, 1e9)]
+    assert transfer_summary(runs)[0].transfers is None
+
+
+def test_a_loss_of_ones_own_is_not_in_nats() -> None:
+    runs = study({32: -3.0, 64: -3.0})
+    assert " nats at width 64" in transfer_summary(runs)[0].verdict
+    own = [one | {"config": one["config"] | {"family": "mine:net"}} for one in runs]
+    assert re.search(r"costs [0-9.]+ in loss at width 64", transfer_summary(own)[0].verdict)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,7 @@ Floats = NDArray[np.float64]
 TRANSFERS_DRIFT = 0.15  # octaves of learning rate per doubling of the width
 TRANSFERS_REGRET = 0.02  # nats per token
 FIT_SCALE = 0.1  # nats: a rate whose loss lies this much above the lowest has 1/e of its weight in the fit
+WIDEST = 2.01  # octaves between the best rate and its neighbours, from where on no optimum is read between them
 SAME_RATE = 1e-9  # relative: a rate that was fitted on another machine may differ in the last digits
 
 
@@ -60,13 +62,21 @@ class WidthFit:
         """The optimum is inside the grid."""
         return self.optimum is not None and not self.optimum.edge
 
+    @property
+    def gap(self) -> tuple[float, float]:
+        """The best rate and that of its neighbours which is further from it, in the order of the grid."""
+        best = int(np.argmin(self.losses))
+        pairs = [pair for pair in pairwise(self.lrs) if self.lrs[best] in pair]
+        return max(pairs, key=lambda pair: pair[1] / pair[0])
+
 
 @dataclass(frozen=True)
 class Summary:
     """What a study says of one recipe. None is "unknown" everywhere.
 
-    drift: octaves per doubling of the width, with drift_stderr (None below three widths). regret: nats per token lost
-    at the largest width by training at `regret_lr`, the smallest width's optimum (inf: that run diverged).
+    drift: octaves per doubling of the width, with drift_stderr (None below three widths). regret: loss (of text: nats
+    per token) added at the largest width by training at `regret_lr`, the smallest width's optimum (inf: that run
+    diverged).
     """
 
     recipe: str
@@ -153,17 +163,19 @@ def _stderr(x: Floats, table: Floats) -> float | None:
 def transfer_summary(records: Iterable[Mapping[str, Any]]) -> list[Summary]:
     """One summary per recipe, in the order of appearance. Records are those of one study (one set of settings)."""
     runs: dict[str, dict[int, dict[float, dict[int, float]]]] = {}
-    over = "width"
+    over, unit = "width", "nats"
     for record in records:
         config, result = record["config"], record["result"]
         loss = math.inf if result["diverged"] or result["loss"] is None else float(result["loss"])
         over = config.get("over", "width")
+        if ":" in config.get("family", "") or ":" in config.get("data", ""):
+            unit = "in loss"  # whatever unit a loss of one's own has
         widths = runs.setdefault(config["recipe"], {})
         widths.setdefault(config[over], {}).setdefault(config["lr"], {})[config["seed"]] = loss
-    return [_summary(recipe, dict(sorted(widths.items())), over) for recipe, widths in runs.items()]
+    return [_summary(recipe, dict(sorted(widths.items())), over, unit) for recipe, widths in runs.items()]
 
 
-def _summary(recipe: str, runs: Mapping[int, Mapping[float, Mapping[int, float]]], over: str) -> Summary:
+def _summary(recipe: str, runs: Mapping[int, Mapping[float, Mapping[int, float]]], over: str, unit: str) -> Summary:
     """runs: width -> lr -> seed -> loss, widths ascending."""
     reference = sorted(next(iter(runs.values())))
     fits = tuple(_fit_width(width, rates, reference, over) for width, rates in runs.items())
@@ -173,7 +185,7 @@ def _summary(recipe: str, runs: Mapping[int, Mapping[float, Mapping[int, float]]
     regret = None if regret_lr is None or smallest is largest else _regret(runs[largest.width], largest, regret_lr)
     unknown = _why_unknown(fits, drift, regret, over)
     transfers = None if unknown else regret is not None and regret <= TRANSFERS_REGRET
-    verdict = f"{recipe}: " + _verdict(fits, drift, regret, transfers, unknown, over)
+    verdict = f"{recipe}: " + _verdict(fits, drift, regret, transfers, unknown, over, unit)
     return Summary(recipe, fits, drift, drift_stderr, regret, regret_lr, transfers, verdict)
 
 
@@ -242,6 +254,11 @@ def _why_unknown(fits: Sequence[WidthFit], drift: float | None, regret: float | 
             return (
                 f"the best rate at {over} {fit.width} is the {end} of its grid ({fit.optimum.lr:.4g}): add {more} rates"
             )
+        low, high = fit.gap
+        apart = math.log2(high / low)
+        if apart > WIDEST:
+            pair = f"the best rate and one beside it ({low:.4g}, {high:.4g})"
+            return f"at {fit.name} {pair} are {apart:.1f} octaves apart: add rates between"
     if regret is None or drift is None:
         smallest, largest = fits[0].width, fits[-1].width
         return f"the run at {over} {largest} with the rate tuned at {over} {smallest} is missing: run the study again"
@@ -257,6 +274,7 @@ def _verdict(
     transfers: bool | None,
     unknown: str,
     over: str,
+    unit: str,
 ) -> str:
     parts = []
     if drift is not None:
@@ -268,9 +286,9 @@ def _verdict(
     elif regret is not None:
         rate = f"the rate tuned at {over} {smallest}"
         if round(regret, 3) < 0:
-            parts.append(f"{rate} beats the best of the grid at {over} {largest} by {-regret:.3f} nats")
+            parts.append(f"{rate} beats the best of the grid at {over} {largest} by {-regret:.3f} {unit}")
         else:
-            parts.append(f"{rate} costs {abs(regret):.3f} nats at {over} {largest}")
+            parts.append(f"{rate} costs {abs(regret):.3f} {unit} at {over} {largest}")
     outcome = {True: "it transfers.", False: "it does not transfer.", None: f"unknown whether it transfers: {unknown}."}
     said = "; ".join(parts)
     return f"{said}: {outcome[transfers]}" if transfers is not None else "; ".join([*parts, outcome[None]])

@@ -1,0 +1,88 @@
+"""Write the measured part of docs/depth.md and its figure from records/: ``python docs/make_depth.py``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+import moga.study
+from moga.report.theme import GRID, recipe_style
+
+ROOT = Path(__file__).parents[1]
+PAGE = ROOT / "docs" / "depth.md"
+BEGIN, END = "<!-- python docs/make_depth.py -->\n", "<!-- end -->\n"
+# Model -> rule of its branches -> directory of records.
+MODELS = {
+    "GPT-2": {"1/K": "gpt2-depth-1K", "1/sqrt(2K)": "gpt2-depth-1sqrt2K", "none": "gpt2-depth-none"},
+    "Residual network": {
+        "1/K": "digits-depth-deep",
+        "1/sqrt(2K)": "digits-depth-deep_root",
+        "none": "digits-depth-deep_plain",
+    },
+}
+DASHES = {"1/K": "-", "1/sqrt(2K)": "--", "none": ":"}
+
+
+def studies(model: str) -> Iterator[tuple[str, moga.study.Transfer]]:
+    for rule, directory in MODELS[model].items():
+        yield rule, moga.study.load(ROOT / "records" / directory)
+
+
+def table(model: str) -> Iterator[str]:
+    """A head, and a row for each rule and recipe."""
+    rows = [(rule, one) for rule, found in studies(model) for one in found.verdicts.values()]
+    sizes = [fit.width for fit in rows[0][1].widths]
+    yield f"| recipe | branches | drift | regret | {' | '.join(f'loss at {size}' for size in sizes)} |"
+    yield "|---" * (4 + len(sizes)) + "|"
+    for rule, one in rows:
+        drift = "unknown" if one.drift is None else f"{one.drift:+.2f}"
+        regret = "unknown" if one.regret is None else f"{one.regret:+.3f}"
+        losses = ["diverged" if fit.best_loss is None else f"{fit.best_loss:.3f}" for fit in one.widths]
+        yield f"| `{one.recipe}` | `{rule}` | {drift} | {regret} | {' | '.join(losses)} |"
+
+
+def figure() -> Figure:
+    """A row per model: the fitted best rate relative to the smallest depth's, and the lowest loss, against depth."""
+    drawn = Figure(figsize=(8.2, 6.2), layout="constrained")
+    panels = drawn.subplots(len(MODELS), 2, squeeze=False)
+    for model, (rates, losses) in zip(MODELS, panels, strict=True):
+        for rule, found in studies(model):
+            for index, (recipe, one) in enumerate(found.verdicts.items()):
+                style = recipe_style(index)
+                words = {"color": style.colour, "marker": style.marker, "markersize": 4, "label": f"{recipe}, {rule}"}
+                known = [fit for fit in one.widths if fit.optimum is not None and not fit.optimum.edge]
+                rates.plot([fit.width for fit in known], [fit.optimum.lr for fit in known], DASHES[rule], **words)
+                fits = [fit for fit in one.widths if fit.best_loss is not None]
+                losses.plot([fit.width for fit in fits], [fit.best_loss for fit in fits], DASHES[rule], **words)
+        sizes = [fit.width for fit in one.widths]
+        for panel, title in ((rates, "best learning rate (fitted)"), (losses, "lowest loss (measured)")):
+            _axes(panel, sizes)
+            panel.set_title(f"{model}: {title}", loc="left", fontsize=9)
+        rates.set_yscale("log", base=2)
+    for panel in panels[-1]:
+        panel.set_xlabel("blocks", fontsize=8.5)
+    drawn.legend(*panels[0, 0].get_legend_handles_labels(), loc="outside lower center", ncols=3, frameon=False)
+    return drawn
+
+
+def _axes(panel: Axes, sizes: list[int]) -> None:
+    panel.set_xscale("log", base=2)
+    panel.set_xticks(sizes, [str(size) for size in sizes])
+    panel.minorticks_off()
+    panel.grid(color=GRID, linewidth=0.8)
+    panel.spines[["top", "right"]].set_visible(False)
+
+
+def page() -> str:
+    """The text of the page with the tables that the records give."""
+    before, _, rest = PAGE.read_text().partition(BEGIN)
+    tables = "\n".join(f"{model}:\n\n" + "\n".join(table(model)) + "\n" for model in MODELS)
+    return before + BEGIN + tables + END + rest.partition(END)[2]
+
+
+if __name__ == "__main__":
+    figure().savefig(ROOT / "docs" / "figures" / "depth.png", dpi=110, facecolor="white")
+    PAGE.write_text(page())
