@@ -18,7 +18,7 @@ class Row(NamedTuple):
     update: dict[str, Any]
     layout: str
     cut: str  # "out" or "in"
-    kinds: tuple[str, ...]  # of one step of all matrices together
+    kinds: tuple[str, ...]  # of one step of all matrices together; all-to-alls of each bucket
     bytes: Callable[[float, float], float]  # of one matrix: of an all-reduce its tensor, of an all-to-all see `text`
     text: str
 

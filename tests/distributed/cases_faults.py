@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import atexit
+import os
 import sys
 import time
 from pathlib import Path
@@ -12,8 +14,10 @@ import pytest
 import torch
 import torch.distributed as dist
 from distributed.cases import SOME, Twins, cut_everywhere, line, relative
+from distributed.cases_models import Network, on_line
 from distributed.tensors import groups_of, shard, weights
 from torch import nn
+from torch.distributed.checkpoint.state_dict import get_state_dict
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
 from torch.distributed.tensor.placement_types import _StridedShard
@@ -106,10 +110,10 @@ def ranks() -> int:
     return dist.get_world_size()
 
 
-def sharded(recipe: str, names: list[str], lr: Any) -> moga.SteepestDescent:
+def sharded(recipe: str, names: list[str], lr: Any, **words: Any) -> moga.SteepestDescent:
     """An optimizer of this rank's own."""
     parameters = {name: nn.Parameter(shard(value, line(), [Shard(0)])) for name, value in weights(names).items()}
-    return moga.SteepestDescent(groups_of(recipe, parameters), lr=lr)
+    return moga.SteepestDescent(groups_of(recipe, parameters), lr=lr, **words)
 
 
 def disagreement() -> None:
@@ -120,11 +124,25 @@ def disagreement() -> None:
         (sharded("moga-row" if first else "moga-column", NAMES, 0.1), "0: .*'norm': 'row'.*; on rank 1: .*'column'"),
         (sharded("moga-row", NAMES, 0.1 if first else 0.2), "0: .*'lr': 0.1,.*; on rank 1: .*'lr': 0.2,"),
         (sharded("moga-row", NAMES, torch.tensor(0.5 if first else 0.5000001)), r"0: .*'lr': 0.5,.*; .*'lr': 0.500000"),
+        (sharded("moga-row", NAMES, 0.1, nonfinite="skip" if first else "propagate"), "0: .*'skip'.*; .*'propagate'"),
+        (sharded("moga-row", NAMES, 0.1, maximize=first), "0: .*'maximize': True.*; .*'maximize': False"),
     ):
         if ranks() > 1:
             with pytest.raises(ValueError, match=f"differ between ranks; .* on rank {text}.* Make the same groups"):
                 made.step()
         else:
+            made.step()
+
+
+def rates() -> None:
+    """Ranks with other rates, of which checkpoints have made the state with lr = 0 before: at the next step."""
+    model = Network()
+    on_line(model)
+    made = moga.optimizer(model, "moga-row", lr=0.2 if dist.get_rank() else 0.1, roles={"head.weight": "output"})
+    get_state_dict(model, made)
+    assert all(made.state.values())
+    if ranks() > 1:
+        with pytest.raises(ValueError, match="on rank 0: .*'lr': 0.1,.*; on rank 1: .*'lr': 0.2,"):
             made.step()
 
 
@@ -189,6 +207,11 @@ def hang() -> None:
         dist.all_reduce(torch.ones(1))
     else:
         time.sleep(1000)
+
+
+def abort() -> None:
+    """Goes well, but its process aborts when it ends."""
+    atexit.register(os.abort)
 
 
 def part_of_the_ranks() -> None:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
+from unittest import mock
 
 import torch
 import torch.distributed as dist
-from distributed.cases import line
+from distributed.cases import cut_everywhere, decayed, line
 from distributed.messages import ALL_REDUCE, ALL_TO_ALL, Counter, formulas
 from distributed.tensors import shard
 from torch import nn
@@ -15,6 +16,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import Replicate, Shard
 
 import moga
+from moga.optim.distributed import owners
 
 SHAPES = [(8, 12), (16, 4), (8, 12)]  # (out, in), which 1, 2 and 4 divide
 COLUMNS = [(out, in_ / 2) for out, in_ in SHAPES]
@@ -112,15 +114,93 @@ def teams() -> None:
         steps = moga.geometry.polar.POLAR[polar].steps
         update = {"norm": "spectral", "polar": polar}
         made = optimizer(update, "out,in", [0], "propagate", distribute="teams")
+        with Counter() as counter:
+            made.step()
+        if ranks == 1:
+            assert not counter.sent
+            continue
         expected = 0.0
         for place in made._places.values():
             [share], (out, in_) = place.shares, place.weight.shape
             parts = [part.of(min(out, in_)) for part in share.team]
             rows = [part.stop - part.start for part in parts]
             expected += formulas.team_bytes(out, in_, rows, steps, ranks, squares)
+        assert max(len(place.shares[0].team) for place in made._places.values()) > 1
+        assert [kind for kind, _ in counter.sent] == list(formulas.team_kinds(steps, squares))
+        assert total(made) == expected, (total(made), expected)
+
+
+def buckets(recipe: str) -> None:
+    """A bucket as large as the largest matrix needs: no call is larger; a step and all its bytes are the same."""
+    names = ["seven", "ten", "stored (in, out)", "query, key, value", "interleaved"]
+    twins = cut_everywhere(recipe, names, nonfinite="propagate", **decayed(recipe))
+    twins.run(1)
+    ranks = dist.get_world_size()
+    owned = [place.weight for place in twins.spread._places.values() if place.shares]
+    if ranks == 1:
+        assert not owned
+        return
+    held = torch.tensor([float(weight.to_local().numel()) for weight in owned])
+    dist.all_reduce(held, dist.ReduceOp.MAX)
+    copies = 1 if recipe == "muon" else 3  # of the step, or of weight, gradient and an average, with a byte
+    largest = ranks * (4 * copies * int(held.max()) + 1)
+    counted = []
+    for limit in (owners.BUCKET, largest):
+        twins.fill(1)
+        twins.plain.step()
+        with mock.patch.object(owners, "BUCKET", limit), Counter() as counter:
+            twins.spread.step()
+        counted.append(counter)
+    twins.check()
+    one, many = counted
+    assert many.largest <= largest < one.largest
+    assert len(many.sent) > len(one.sent) == 2
+    assert sum(size for _, size in many.sent) == sum(size for _, size in one.sent)
+
+
+def one_by_one() -> None:
+    """A bucket of a byte: each owner has one matrix in each, and what all ranks hold copies of comes to all in one."""
+    ranks = dist.get_world_size()
+    weights = [nn.Parameter(torch.randn(8, 12)) for _ in range(6)]
+    group = {"params": weights, "norm": "spectral", "layout": "out,in", "scale": 1.0}
+    made = moga.SteepestDescent([group], lr=0.1, distribute="owners")
+    for weight in weights:
+        weight.grad = torch.randn(8, 12, generator=torch.Generator().manual_seed(0))
+    made.step()
+    with mock.patch.object(owners, "BUCKET", 1), Counter() as counter:
+        made.step()
+    assert len(counter.sent) == (2 * -(-6 // ranks) if ranks > 1 else 0)
+    assert counter.largest == (4 * 8 * 12 * ranks if ranks > 1 else 0)
+
+
+def under_way() -> None:
+    """While a bucket is computed the next one comes in and the one before goes back; nothing else is under way."""
+    made = optimizer({"norm": "spectral"}, "out,in", [0], "propagate")
+    seen: list[str] = []
+    exchange, compute = owners.exchange, owners._computed
+
+    def sent(*arguments: Any, **words: Any) -> Callable[[], Any]:
+        call, arrive = sum(one.startswith("sent") for one in seen), exchange(*arguments, **words)
+        seen.append(f"sent {call}")
+        return lambda: (seen.append(f"there {call}"), arrive())[1]
+
+    def computed(*arguments: Any) -> Any:
+        seen.append("computed")
+        return compute(*arguments)
+
+    with mock.patch.multiple(owners, BUCKET=1, exchange=sent, _computed=computed):
+        made.step()
+    if dist.get_world_size() == 2:  # two matrices on one rank, one on the other: calls 0 and 1 there, 2 and 3 back
+        order = ["sent 0", "there 0", "sent 1", "computed", "sent 2", "there 1", "computed", "there 2", "sent 3"]
+        assert seen == [*order, "there 3"], seen
+
+
+def agreed() -> None:
+    """Groups are compared before the first step, and once more if rates were 0 then: one number and its negative."""
+    made = optimizer({"norm": "sign"}, "out,in", [0], "propagate")
+    made._settled = []
+    for lr, expected in ((0.0, 1), (0.0, 1), (0.1, 1), (0.1, 0), (0.0, 0)):
+        made.param_groups[0]["lr"] = made.param_groups[1]["lr"] = made.param_groups[2]["lr"] = lr
         with Counter() as counter:
             made.step()
-        if ranks > 1:
-            assert max(len(place.shares[0].team) for place in made._places.values()) > 1
-            assert [kind for kind, _ in counter.sent] == list(formulas.team_kinds(steps, squares))
-            assert total(made) == expected, (total(made), expected)
+        assert counter.sent == [(ALL_REDUCE, 16)] * expected, (lr, counter.sent)

@@ -15,7 +15,10 @@ WORKER = Path(__file__).with_name("worker.py")
 def launch(
     world: int, directory: Path, names: Sequence[str], limit: float = 400, case_limit: float = 100
 ) -> dict[str, str]:
-    """Run cases (``module.function[word,word]``) on ``world`` ranks; what went wrong with each, "" if nothing."""
+    """Run cases (``module.function[word,word]``) on ``world`` ranks; what went wrong with each, "" if nothing.
+
+    Under the name "end": what became of ranks that ended with an error after their last case.
+    """
     directory.mkdir(parents=True, exist_ok=True)
     logs = [directory / f"log.{rank}" for rank in range(world)]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "MOGA_CASE_LIMIT": str(case_limit)}
@@ -33,7 +36,10 @@ def launch(
         for process in ranks:
             process.kill()
             process.wait()
-    return {name: _wrong(name, directory, logs) for name in names}
+    found = {name: _wrong(name, directory, logs) for name in names}
+    failed = [rank for rank, process in enumerate(ranks) if process.returncode]
+    texts = [f"rank {rank} ended with {ranks[rank].returncode}:\n{logs[rank].read_text()[-3000:]}" for rank in failed]
+    return found | {"end": "\n".join(texts)}
 
 
 def _wrong(name: str, directory: Path, logs: Sequence[Path]) -> str:

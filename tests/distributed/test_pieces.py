@@ -13,7 +13,7 @@ from torch.distributed.tensor._utils import _compute_local_shape_and_global_offs
 from torch.distributed.tensor.placement_types import _StridedShard
 
 from moga.optim.distributed import plan
-from moga.optim.distributed.balance import SLACK, balanced, teams
+from moga.optim.distributed.balance import SLACK, balanced, buckets, teams
 from moga.optim.distributed.pieces import Grid, Piece, own_piece, piece_at
 from moga.optim.distributed.plan import Place
 from moga.optim.distributed.routes import local_group, reach_of, route_of
@@ -127,6 +127,30 @@ def test_no_rank_has_more_than_its_mean_and_one_matrix(costs, ranks):
     owners = balanced(costs, [1] * ranks)
     loads = [sum(cost for cost, owner in zip(costs, owners, strict=True) if owner == rank) for rank in range(ranks)]
     assert max(loads) <= sum(costs) / ranks + max(costs, default=0)
+
+
+@given(shares=st.lists(st.tuples(st.integers(1, 9), st.integers(0, 3), st.integers(1, 9))), limit=st.integers(1, 20))
+def test_buckets_are_bounded_and_take_of_every_owner_the_dearest_first(shares, limit):
+    costs, owners, loads = ([one[k] for one in shares] for k in range(3))
+    found = buckets(costs, owners, loads, limit)
+    assert sorted(i for bucket in found for i in bucket) == list(range(len(shares)))
+    for owner in range(4):
+        own = [[i for i in bucket if owners[i] == owner] for bucket in found]
+        sums = [sum(loads[i] for i in some) for some in own]
+        assert all(total <= max(limit, *loads) for total in sums)
+        order = [costs[i] for some in own for i in some]
+        assert order == sorted(order, reverse=True)
+        full = [total for total in sums if total]
+        assert sums == full + [0] * (len(sums) - len(full))  # no bucket without work before one with it
+
+
+def test_owners_of_equal_matrices_have_as_many_of_them_in_each_bucket():
+    found = buckets([1] * 14, [i % 3 for i in range(14)], [10] * 14, 20)
+    assert [[sum(i % 3 == owner for i in bucket) for owner in range(3)] for bucket in found] == [
+        [2, 2, 2],
+        [2, 2, 2],
+        [1, 1, 0],
+    ]
 
 
 @given(data=st.data(), ranks=st.integers(1, 20))

@@ -21,7 +21,18 @@ STEPS = [
     *(f"cases.precision[float64,{recipe}]" for recipe in ("moga-row", "moga-column")),
     *(f"cases.precision[bfloat16,{recipe}]" for recipe in ("moga-row", "muon")),
 ]
-FAULTS = ("skip", "raises", "propagate", "local_fan", "missing_sum", "disagreement", "fewer", "placements", "replicas")
+FAULTS = (
+    "skip",
+    "raises",
+    "propagate",
+    "local_fan",
+    "missing_sum",
+    "disagreement",
+    "rates",
+    "fewer",
+    "placements",
+    "replicas",
+)
 ALWAYS = [
     *STEPS,
     *(f"cases_models.arranged[{kind},{recipe}]" for kind in ("fsdp", "tied") for recipe in ("moga-row", "muon")),
@@ -35,6 +46,8 @@ ALWAYS = [
     *(f"cases_spread.teams[{polar}]" for polar in ("quintic", "quintic,as settled", "cubic", "exact")),
     *(f"cases_spread.{name}" for name in ("narrow", "wrong_rows", "words", "memory")),
     "cases_spread.once",
+    *(f"cases_messages.buckets[{recipe}]" for recipe in ("muon", "spel")),
+    "cases_messages.one_by_one",
     *(f"cases_starts.started[fsdp,{recipe}]" for recipe in ("moga-row", "spel")),
     "cases_saved.moved",
     "cases_saved.imported",
@@ -43,6 +56,8 @@ EVEN = [  # torch's tensor parallelism and cuts along `in` need sizes that the r
     "cases_messages.table",
     "cases_messages.teams",
     "cases_messages.nonfinite",
+    "cases_messages.under_way",
+    "cases_messages.agreed",
     *(f"cases_models.arranged[fsdp along in,{recipe}]" for recipe in ("moga-row", "muown")),
     *(f"cases_models.arranged[tensor,{recipe}]" for recipe in ("moga-row", "moga-column", "muon")),
 ]
@@ -88,6 +103,11 @@ def test_a_rank_that_waits_for_ever_shows_where_it_does(tmp_path: Path):
     for rank in (0, 1):
         assert f"rank {rank} did not finish it" in found["cases_faults.hang"]
     assert found["cases_faults.hang"].count("cases_faults.py") == 2
+
+
+def test_a_rank_that_aborts_at_its_end_is_seen(tmp_path: Path):
+    found = launch(1, tmp_path, ["cases_faults.abort"])
+    assert not found["cases_faults.abort"] and "rank 0 ended with -6" in found["end"]
 
 
 def test_the_documented_table_is_the_counted_one():

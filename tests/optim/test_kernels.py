@@ -175,16 +175,17 @@ def test_runs_around_the_lengths_at_which_loops_are_cut(norm, layout, shape, dty
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_what_is_not_finite_is_found_wherever_it_is(dtype):
     group, before = group_of(norm="row"), torch.get_num_threads()
-    grads = [torch.full((n,), torch.finfo(dtype).max, dtype=dtype) for n in (0, 3, 70001)]
+    numbers = torch.finfo(dtype)
+    grads = [torch.full((n,), most, dtype=dtype) for n, most in ((0, 0.0), (3, numbers.max), (70001, numbers.min))]
     try:
         for threads in (1, 3):
             torch.set_num_threads(threads)
             assert look(group, grads) == (True, [])
-            for i, place in ((1, 0), (1, 2), (2, 0), (2, 16383), (2, 16384), (2, 70000)):
+            for i, place in ((1, 0), (1, 2), *((2, at) for at in (0, 4096, 12287, 16383, 16384, 70000))):
                 for bad in (math.nan, math.inf, -math.inf):
                     grads[i][place] = bad
                     assert look(group, grads) == (False, [])
-                grads[i][place] = torch.finfo(dtype).tiny
+                grads[i][place] = numbers.tiny
     finally:
         torch.set_num_threads(before)
 

@@ -243,3 +243,17 @@ def test_a_loss_of_ones_own_is_not_in_nats() -> None:
     assert " nats at width 64" in transfer_summary(runs)[0].verdict
     own = [one | {"config": one["config"] | {"family": "mine:net"}} for one in runs]
     assert re.search(r"costs [0-9.]+ in loss at width 64", transfer_summary(own)[0].verdict)
+
+
+def test_the_error_of_the_drift_holds_that_of_the_optima() -> None:
+    """Optima of three seeds at -3 - e, -3 and -3 + e at either width: no residual, but an error of e / sqrt(3) each."""
+    e = 0.5
+    runs = [
+        record(width, lr, parabola(-3.0 + shift)(lr), seed)
+        for width in (32, 64)
+        for seed, shift in enumerate((-e, 0.0, e))
+        for lr in GRID
+    ]
+    summary = transfer_summary(runs)[0]
+    assert summary.drift == pytest.approx(0, abs=1e-6)
+    assert summary.drift_stderr == pytest.approx(math.sqrt(2) * e / math.sqrt(3), rel=1e-6)

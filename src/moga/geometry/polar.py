@@ -219,8 +219,9 @@ def check_dtype(method: str, dtype: torch.dtype) -> None:
 
 def _normalised(X: Tensor) -> Tensor:
     """``X`` at Frobenius norm 1; NaN throughout in place of a matrix that is not finite."""
-    peak = X.abs().amax((-2, -1), keepdim=True)
+    peak = torch.maximum(X.amax((-2, -1), keepdim=True), -X.amin((-2, -1), keepdim=True))
     X = X / torch.where(peak == 0, torch.ones_like(peak), peak)
     size = torch.linalg.matrix_norm(X, keepdim=True)
     size = torch.where(torch.isfinite(peak), size, torch.full_like(size, torch.nan))
-    return X / torch.where(size == 0, torch.ones_like(size), size)
+    size = torch.where(size == 0, torch.ones_like(size), size)
+    return X / size if X.requires_grad else X.div_(size)  # large fresh memory costs more than the division

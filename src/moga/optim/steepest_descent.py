@@ -24,7 +24,7 @@ from moga.optim.checks import (
     warn_of_starts,
 )
 from moga.optim.distributed.pieces import local_gradient
-from moga.optim.distributed.plan import Place, settle
+from moga.optim.distributed.plan import Place, rates_compared, settle
 from moga.optim.distributed.shards import ShardedStep
 from moga.optim.finite import NONFINITE, all_finite
 from moga.optim.loading import prepared
@@ -197,7 +197,8 @@ class SteepestDescent(Optimizer):
         """The states of all weights, by group, made where they are not there. Steps do this."""
         weights = [id(weight) for group in self.param_groups for weight in group["params"]]
         if self._settled != weights:
-            self._places, self._settled = settle(self.param_groups, self.distribute), weights
+            self._places = settle(self.param_groups, self.distribute, nonfinite=self.nonfinite, maximize=self.maximize)
+            self._settled = weights if rates_compared(self.param_groups, self._places) else []
         return [states_of(group, self.state, self._places) for group in self.param_groups]
 
     def _noise(self) -> Noise | None:

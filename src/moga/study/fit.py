@@ -74,9 +74,8 @@ class WidthFit:
 class Summary:
     """What a study says of one recipe. None is "unknown" everywhere.
 
-    drift: octaves per doubling of the width, with drift_stderr (None below three widths). regret: loss (of text: nats
-    per token) added at the largest width by training at `regret_lr`, the smallest width's optimum (inf: that run
-    diverged).
+    drift: octaves per doubling of the width; drift_stderr: None below three widths of one seed. regret: loss (of text:
+    nats per token) added at the largest width by `regret_lr`, the smallest width's optimum (inf: that run diverged).
     """
 
     recipe: str
@@ -213,17 +212,25 @@ def _fit_width(
 
 
 def _drift(fits: Sequence[WidthFit]) -> tuple[float | None, float | None]:
-    """Least-squares slope of log2(optimum) against log2(width), and its standard error from the residuals."""
+    """Least-squares slope of log2(optimum) against log2(width), and its standard error.
+
+    The larger of two: that of the residuals (three widths or more), and the optima's own, where each has one.
+    """
     if len(fits) < 2:
         return None, None
     x = np.log2([fit.width for fit in fits])
     y = np.log2([fit.optimum.lr for fit in fits if fit.optimum])
     x = x - x.mean()
-    slope = float(x @ y / (x @ x))
-    if len(fits) < 3:
-        return slope, None
-    residuals = y - y.mean() - slope * x
-    return slope, float(math.sqrt(residuals @ residuals / (len(fits) - 2) / (x @ x)))
+    spread = float(x @ x)
+    slope = float(x @ y / spread)
+    errors = []
+    if len(fits) > 2:
+        residuals = y - y.mean() - slope * x
+        errors.append(math.sqrt(residuals @ residuals / (len(fits) - 2) / spread))
+    seeds = [fit.optimum.stderr_log2 for fit in fits if fit.optimum and fit.optimum.stderr_log2 is not None]
+    if len(seeds) == len(fits):
+        errors.append(float(np.linalg.norm(x * seeds)) / spread)
+    return slope, max(errors, default=None)
 
 
 def _regret(runs: Mapping[float, Mapping[int, float]], largest: WidthFit, lr: float) -> float | None:
@@ -246,17 +253,14 @@ def _why_unknown(fits: Sequence[WidthFit], drift: float | None, regret: float | 
         return f"one {over} only ({fits[0].width}): add {'wider' if over == 'width' else 'deeper'} models"
     for fit in fits:
         if fit.optimum is None:
-            return f"every run at {over} {fit.width} diverged: add smaller rates"
+            return f"every run at {fit.name} diverged: add smaller rates"
         if fit.optimum.edge:
             if len(fit.lrs) < 3:
-                return f"{over} {fit.width} has only {len(fit.lrs)} of the 3 rates that a minimum takes: add rates"
+                return f"{fit.name} has only {len(fit.lrs)} of the 3 rates that a minimum takes: add rates"
             end, more = ("smallest", "smaller") if fit.optimum.lr == fit.lrs[0] else ("largest", "larger")
-            return (
-                f"the best rate at {over} {fit.width} is the {end} of its grid ({fit.optimum.lr:.4g}): add {more} rates"
-            )
+            return f"the best rate at {fit.name} is the {end} of its grid ({fit.optimum.lr:.4g}): add {more} rates"
         low, high = fit.gap
-        apart = math.log2(high / low)
-        if apart > WIDEST:
+        if (apart := math.log2(high / low)) > WIDEST:
             pair = f"the best rate and one beside it ({low:.4g}, {high:.4g})"
             return f"at {fit.name} {pair} are {apart:.1f} octaves apart: add rates between"
     if regret is None or drift is None:

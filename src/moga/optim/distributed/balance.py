@@ -1,4 +1,4 @@
-"""Who computes which matrix: whole matrices to one rank each, or parts of their rows to a few ranks near each other."""
+"""Who computes which matrix: whole matrices to one rank each, or parts of their rows to a few ranks; and what when."""
 
 from __future__ import annotations
 
@@ -43,6 +43,30 @@ def balanced(costs: Sequence[float], sizes: Sequence[int]) -> list[int]:
         bins[i] = one
         heapq.heappush(filled, (level + costs[i] / sizes[one], one))
     return bins
+
+
+def buckets(costs: Sequence[float], owners: Sequence[int], loads: Sequence[int], limit: int) -> list[list[int]]:
+    """What is under way together: of every owner its next shares, the dearest first, as many as ``limit`` allows.
+
+    An owner has at most ``limit`` of the ``loads`` in a bucket, or the largest load where that is more. Owners fill
+    each bucket alike, so that they have about the same work in it.
+
+    >>> buckets([4, 1, 2, 2], owners=[0, 1, 1, 1], loads=[8, 2, 4, 4], limit=6)
+    [[0, 2, 3], [1]]
+    """
+    limit = max([limit, *loads])
+    found: list[list[int]] = []
+    last = dict.fromkeys(owners, 0)
+    filled = dict.fromkeys(owners, 0)
+    for i in sorted(range(len(costs)), key=lambda i: (-costs[i], i)):
+        owner = owners[i]
+        if filled[owner] + loads[i] > limit:
+            last[owner], filled[owner] = last[owner] + 1, 0
+        filled[owner] += loads[i]
+        if last[owner] == len(found):
+            found.append([])
+        found[last[owner]].append(i)
+    return found
 
 
 def teams(costs: Sequence[float], splits: Sequence[bool], ranks: int) -> list[tuple[Part, ...]]:

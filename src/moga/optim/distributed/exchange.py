@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -58,27 +58,31 @@ def reduce_(tensors: Sequence[Tensor], group: Any, largest: bool = False) -> lis
 
 def exchange(
     outgoing: Sequence[Sequence[Tensor]], incoming: Sequence[Sequence[Like]], group: Any, device: torch.device
-) -> list[list[Tensor]]:
-    """Send ``outgoing[i]`` to rank i of a group and return what it sent here, in one all-to-all of bytes.
+) -> Callable[[], list[Iterator[Tensor]]]:
+    """Send ``outgoing[i]`` to rank i of a group in one all-to-all of bytes; a call of what is returned waits for it.
 
-    ``incoming[i]`` says what rank i sends: nothing about shapes travels.
+    That call gives what each rank sent here, tensor by tensor. ``incoming[i]`` says what rank i sends: nothing about
+    shapes travels.
     """
-    packed = [torch.cat([_bytes(one) for one in part]) if part else _nothing(device) for part in outgoing]
+    nothing = torch.empty(0, dtype=torch.uint8, device=device)
+    packed = torch.cat([nothing, *(_bytes(one) for part in outgoing for one in part)])
     sizes = [sum(like.bytes for like in part) for part in incoming]
     received = torch.empty(sum(sizes), dtype=torch.uint8, device=device)
-    dist.all_to_all_single(received, torch.cat(packed), sizes, [len(part) for part in packed], group)
-    return [_unpacked(part, likes) for part, likes in zip(torch.split(received, sizes), incoming, strict=True)]
+    leaving = [sum(one.nbytes for one in part) for part in outgoing]
+    work = dist.all_to_all_single(received, packed, sizes, leaving, group, async_op=True)
 
+    def arrive() -> list[Iterator[Tensor]]:
+        work.wait()
+        return [_unpacked(part, likes) for part, likes in zip(torch.split(received, sizes), incoming, strict=True)]
 
-def _nothing(device: torch.device) -> Tensor:
-    return torch.empty(0, dtype=torch.uint8, device=device)
+    return arrive
 
 
 def _bytes(tensor: Tensor) -> Tensor:
     return tensor.detach().contiguous().reshape(-1).view(torch.uint8)
 
 
-def _unpacked(flat: Tensor, likes: Sequence[Like]) -> list[Tensor]:
+def _unpacked(flat: Tensor, likes: Sequence[Like]) -> Iterator[Tensor]:
     parts = torch.split(flat, [like.bytes for like in likes])
     # the copy is for alignment: eight-byte numbers may follow two-byte ones
-    return [part.clone().view(like.dtype).view(like.shape) for part, like in zip(parts, likes, strict=True)]
+    return (part.clone().view(like.dtype).view(like.shape) for part, like in zip(parts, likes, strict=True))

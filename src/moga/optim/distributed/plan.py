@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import zip_longest
@@ -58,6 +59,14 @@ class Place:
         return [piece_at(shape, self.grid.shape, at, placements) for at in self.grid.coordinates]
 
     @cached_property
+    def largest(self) -> tuple[int, ...]:
+        """The shape of the largest piece: that of the first rank of every cut."""
+        shape, mesh = tuple(self.weight.shape), self.grid.shape
+        return (
+            piece_at(shape, mesh, [0] * len(mesh), self.weight.placements).shape if is_sharded(self.weight) else shape
+        )
+
+    @cached_property
     def replicated(self) -> list[int]:
         """The axes of the mesh along which ranks hold the same piece."""
         cutting = {axis for axes in cut_axes(self.weight).values() for axis in axes}
@@ -99,6 +108,12 @@ class Share:
         """The shape of the whole share, as a tensor."""
         return (self.count, *self.place.weight.shape[1:])
 
+    @property
+    def most(self) -> int:
+        """The number of entries that a rank holds at most."""
+        first, *rest = self.place.largest
+        return min(first, self.count) * math.prod(rest)
+
     def piece(self, rank: int) -> Piece:
         """What a rank holds of the share, counted from the beginning of the share."""
         piece = self.place.piece_of(rank)
@@ -135,13 +150,14 @@ def shares_of(place: Place, group: Group, split: bool = False) -> list[Share]:
     return [Share(place, start, count, cost * count, splits) for start, count in bounds if count or not apart]
 
 
-def settle(groups: Sequence[Group], distribute: str) -> dict[Tensor, Place]:
+def settle(groups: Sequence[Group], distribute: str, **words: Any) -> dict[Tensor, Place]:
     """The places of all parameters that are sharded or, unless ``distribute`` is "none", have an owner.
 
-    Raises ValueError for placements that are not supported, and on every rank if ranks were given other parameters or
-    other groups.
+    Raises ValueError for placements that are not supported, and on every rank if ranks were given other parameters,
+    other groups, or other ``words`` for the whole optimizer.
     """
     spread = distribute != "none" and dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1
+    words = {"distribute": distribute, **words}
     places: dict[Tensor, Place] = {}
     said: dict[Grid, list[str]] = {}
     refused: list[str] = []
@@ -155,7 +171,7 @@ def settle(groups: Sequence[Group], distribute: str) -> dict[Tensor, Place]:
             grid = grid_of(weight)
             places[weight] = place = Place(str(name), weight, reach, route, grid, own_piece(weight))
             refused.append(refusal(name, weight))
-            said.setdefault(grid, []).append(f"{_said(i, group, place)}, distribute={distribute!r}; {refused[-1]}")
+            said.setdefault(grid, []).append(f"{_said(i, group, place)}, {words}; {refused[-1]}")
             if route == "owner":
                 place.shares = shares_of(place, group, distribute == "teams")
                 owned.setdefault(grid, []).extend(place.shares)
@@ -172,6 +188,17 @@ def settle(groups: Sequence[Group], distribute: str) -> dict[Tensor, Place]:
         for share, team in zip(shares, found, strict=True):
             share.team = team
     return places
+
+
+def rates_compared(groups: Sequence[Group], places: Mapping[Tensor, Place]) -> bool:
+    """Whether ranks, if there are others, have compared rates that count. The same answer on ranks that agree.
+
+    torch.distributed.checkpoint makes the state with lr = 0 and puts the rates back then.
+
+    >>> rates_compared([{"lr": 0.0}, {"lr": 0.1}], {torch.ones(1): None}), rates_compared([{"lr": 0.0}], {})
+    (True, True)
+    """
+    return not places or any(group["lr"] for group in groups)
 
 
 def _said(i: int, group: Group, place: Place) -> str:

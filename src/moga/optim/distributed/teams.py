@@ -21,7 +21,7 @@ from moga.geometry.newton_schulz import Coefficients
 from moga.optim.distributed.balance import Part
 from moga.optim.distributed.exchange import Like
 
-Swap = Callable[[list[list[Tensor]], list[list[Like]]], list[list[Tensor]]]
+Swap = Callable[[list[list[Tensor]], list[list[Like]]], Callable[[], list[Iterator[Tensor]]]]
 
 
 class Iteration(NamedTuple):
@@ -66,10 +66,10 @@ def iterate(
     """The result of each share of which this rank is the owner, by its place in ``shares``.
 
     ``shares`` are all shares of all teams, the same on every rank but for the whole tensor, which is there where this
-    rank is of the team. ``swap`` sends to every rank of ``count`` and returns what they sent.
+    rank is of the team. ``swap`` sends to every rank of ``count``, and returns what waits for what they sent.
 
     >>> steps = Iteration(lambda whole: [whole], [(1.5, -0.5, 0.0)], lambda whole, factors: factors[0])
-    >>> iterate([([Part(0, 0.0, 1.0)], steps, [torch.tensor([[0.5, 0.0]])])], 0, lambda out, in_: [], 1)
+    >>> iterate([([Part(0, 0.0, 1.0)], steps, [torch.tensor([[0.5, 0.0]])])], 0, lambda out, in_: list, 1)
     {0: tensor([[0.6875, 0.0000]])}
     """
     members = {i: Member(team, steps, whole[0], me) for i, (team, steps, whole) in enumerate(shares) if whole}
@@ -101,7 +101,7 @@ def _together(
                 outgoing[part.rank] += own
             if member.me in getting:
                 incoming[part.rank] += [_like(part, X, one) for X, one in zip(member.X, own, strict=True)]
-    received = [iter(part) for part in swap(outgoing, incoming)]
+    received = swap(outgoing, incoming)()
     return [_joined(member, own, received, turn) for member, own in zip(members, rows, strict=True)]
 
 

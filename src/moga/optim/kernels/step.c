@@ -21,7 +21,7 @@ typedef double wide;
 #endif
 
 #if defined(STORED_bfloat16)
-typedef uint16_t stored;
+typedef uint16_t stored, bits_of_stored;
 static inline real widen(stored x) {
     uint32_t bits = (uint32_t)x << 16;
     real y;
@@ -37,8 +37,12 @@ static inline stored narrow(real y) { /* to the nearest, ties to even; a NaN mus
 #else
 #if defined(STORED_float16)
 typedef _Float16 stored;
+typedef uint16_t bits_of_stored;
 #elif defined(STORED_float32)
 typedef float stored;
+typedef uint32_t bits_of_stored;
+#else
+typedef uint64_t bits_of_stored;
 #endif
 static inline real widen(stored x) { return (real)x; }
 static inline stored narrow(real y) { return (stored)y; }
@@ -47,6 +51,7 @@ static inline stored narrow(real y) { return (stored)y; }
 enum { SIGN, ROWS, COLUMNS, ADAM }; /* of the stored order: ROWS normalises runs of `cols` entries, one after another */
 enum { CHUNK = 1 << 14, STRIPE = 1 << 12, BLOCK = 64 }; /* entries, columns of a task; rows */
 enum { PART = 64, SOON = 768, LANES = 16 };             /* entries fetched at a time, and how far ahead; partial sums */
+enum { FRONTS = 4 };                                    /* places of a chunk that are looked at in turn */
 enum { WEIGHT, GRAD, FIRST, SECOND, STEP, KEYS }; /* addresses of a tensor; FIRST is 0 without momentum */
 
 typedef struct { /* a matrix within a tensor: `rows` runs of `cols` entries, `stride` entries apart */
@@ -282,6 +287,33 @@ static Matrix matrix(const Job *job, int64_t *const *at, Numbers c) {
     return X;
 }
 
+/* |x| as an integer, which is in the order of the numbers; a NaN is above Inf */
+static inline bits_of_stored magnitude(stored x) {
+    const bits_of_stored sign = (bits_of_stored)1 << (8 * sizeof sign - 1);
+    bits_of_stored bits;
+    memcpy(&bits, &x, sizeof bits);
+    return bits & (bits_of_stored)~sign;
+}
+
+/* Whether n entries are finite. The processor fetches ahead at FRONTS places twice as fast as at one. */
+static int all_finite(const stored *x, int64_t n) {
+    const int64_t each = n / FRONTS / PART * PART;
+    bits_of_stored most[PART] = {0};
+    for (int64_t k = 0; k < each; k += PART)
+        for (int64_t front = 0; front < FRONTS; front++)
+#pragma omp simd
+            for (int64_t j = 0; j < PART; j++) {
+                bits_of_stored size = magnitude(x[front * each + k + j]);
+                most[j] = most[j] > size ? most[j] : size;
+            }
+    for (int64_t j = FRONTS * each; j < n; j++) {
+        bits_of_stored size = magnitude(x[j]);
+        most[0] = most[0] > size ? most[0] : size;
+    }
+    for (int64_t j = 1; j < PART; j++) most[0] = most[0] > most[j] ? most[0] : most[j];
+    return most[0] < magnitude(narrow(INFINITY));
+}
+
 /* Whether all entries are finite. at: the address and the number of entries of each tensor. */
 int moga_finite(const int64_t *at, int64_t tensors, int threads) {
     int bad = 0;
@@ -289,11 +321,8 @@ int moga_finite(const int64_t *at, int64_t tensors, int threads) {
         const stored *x = (const stored *)at[2 * i];
         const int64_t n = at[2 * i + 1];
 #pragma omp parallel for reduction(| : bad) num_threads(threads) if (threads > 1 && n > 4 * CHUNK)
-        for (int64_t part = 0; part < ceiling(n, CHUNK); part++) {
-            const int64_t end = (part + 1) * CHUNK < n ? (part + 1) * CHUNK : n;
-#pragma omp simd reduction(| : bad)
-            for (int64_t j = part * CHUNK; j < end; j++) bad |= widen(x[j]) - widen(x[j]) != 0; /* Inf - Inf is NaN */
-        }
+        for (int64_t part = 0; part < ceiling(n, CHUNK); part++)
+            bad |= !all_finite(x + part * CHUNK, (part + 1) * CHUNK < n ? CHUNK : n - part * CHUNK);
     }
     return !bad;
 }
