@@ -293,6 +293,8 @@ def _verdict(
             parts.append(f"{rate} beats the best of the grid at {over} {largest} by {-regret:.3f} {unit}")
         else:
             parts.append(f"{rate} costs {abs(regret):.3f} {unit} at {over} {largest}")
+    if over == "depth":  # where branches add up to too much the best rate may stay, while every loss rises
+        parts.append(f"the lowest loss went from {fits[0].best_loss:.3f} to {fits[-1].best_loss:.3f}")
     outcome = {True: "it transfers.", False: "it does not transfer.", None: f"unknown whether it transfers: {unknown}."}
     said = "; ".join(parts)
     return f"{said}: {outcome[transfers]}" if transfers is not None else "; ".join([*parts, outcome[None]])
