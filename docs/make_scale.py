@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import textwrap
+from collections import Counter
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-from message_formulas import row_of, team_bytes
+from message_formulas import member_bytes, row_of
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import FlopCounterMode
@@ -18,6 +20,7 @@ from torch.utils.flop_counter import FlopCounterMode
 import moga
 from moga.geometry.polar import POLAR, polar_factor
 from moga.optim.distributed.balance import Part, balanced, teams
+from moga.optim.distributed.pieces import chunk
 
 PAGE = Path(__file__).with_name("scale.md")
 RECIPES = {"row": "moga-row", "column": "moga-column", "sign": "signsgd", "AdamW": "mup-adamw", "spectral": "muon"}
@@ -37,10 +40,10 @@ HEAD = """# Costs at scale
 
 This page is made by `python docs/make_scale.py`. What a matrix sends comes from the formulas of
 [the table of messages](distributed.md#what-a-step-sends), which `tests/distributed/cases_messages.py` counts on real
-ranks. Owners, teams and their work come from the functions of the optimizer that settle them;
-`tests/distributed/test_scale.py` runs the optimizer itself on 256 simulated ranks, with the models as transformers
-builds them, and finds the same. Matrix products and arithmetic are counted on the calls that a step makes. Nothing
-here was timed.
+ranks. Owners, teams, their work and the pieces of every device come from the functions of the optimizer that settle
+them; `tests/distributed/test_scale.py` runs the optimizer itself on 256 simulated ranks, with the models as
+transformers builds them, and finds the same work and the same bytes. Matrix products and arithmetic are counted on
+the calls that a step makes. Nothing here was timed.
 
 Models: 7B is LLaMA-2 (32 blocks of width 4096), 70B is LLaMA-3 (80 of 8192, 8 key and value heads), 400B is Llama 4
 Maverick (48 of 5120, every second with 128 experts of 8192 and a shared one), in the shapes of their published
@@ -53,15 +56,19 @@ and state are float32.
 
 ## Sent by a device in a step
 
-MB = 10^6 bytes, the mean over devices; of an all-reduce what a ring sends, 2 (n - 1) / n of the tensor. `FSDP2 itself`
-is the traffic of one forward and backward pass: weights gathered twice in bfloat16, gradients reduced in float32 (what
-TP sends of activations depends on the batch, and is not in it). `teams` is spectral with `distribute="teams"`.
+MB = 10^6 bytes; of an all-reduce what a ring sends, 2 (n - 1) / n of the tensor. Of `spectral`, and of `teams` (the
+same with `distribute="teams"`), the mean over devices and the device that sends most, which all others wait for.
+`FSDP2 itself` is the traffic of one forward and backward pass: weights gathered twice in bfloat16, gradients reduced in
+float32 (what TP sends of activations depends on the batch, and is not in it).
 """
 
 WORK = """
 `row` sends nothing under FSDP2, and next to nothing with TP. `column` sends sums of `in` numbers for every matrix that
-is cut along `out`; over stacks that are cut through every expert they add up. Of what FSDP2 itself sends, `spectral`
-sends {most:.0%} with 7B on 8 devices, and {least:.2%} on 4,096.
+is cut along `out`; over stacks that are cut through every expert they add up. Of what FSDP2 itself sends, the busiest
+device of `spectral` sends {most:.0%} with 7B on 8 devices, {middle:.2%} on 256 and {least:.2%} on 4,096.
+
+An owner sends back all of a matrix, however many devices there are. On 4,096 most own none, so the busiest sends
+{above} times the mean.
 
 ## Matrix products of spectral steps
 
@@ -82,10 +89,11 @@ On 4,096 devices, 512 nodes of 8, there is hardly a matrix for each node (224 of
 matrix, and nodes rest. The busiest device has {less} of the work that it has with owners. Larger
 teams would reach across nodes.
 
-Teams trade work for messages. On 256 devices a 7B step computes {saved:.2f} TFLOP less on the busiest device and
-sends {more:.2f} GB more from each. At F TFLOP/s and B GB/s they pay where {saved:.2f} / F > {more:.2f} / B: where
-B > {near_7:.2g} F, with 70B where B > {near_70:.2g} F; on 4,096 devices where B > {far_7:.2g} F (7B) and
-B > {far_70:.2g} F (70B). For products in bfloat16 that takes fast links, so teams have to be asked for.
+Teams trade work for messages. With 7B on 256 devices the one that computes most computes {saved:.2f} TFLOP less, and
+the one that sends most sends {more:.2f} GB more. At F TFLOP/s and B GB/s, if no message hides behind work, they pay
+where {saved:.2f} / F > {more:.2f} / B: where B > {near_7:.2g} F, with 70B where B > {near_70:.2g} F; on 4,096 devices
+where B > {far_7:.2g} F (7B) and B > {far_70:.2g} F (70B). For products in bfloat16 that takes fast links, so teams have
+to be asked for.
 
 The 400B model spends more of its step on products, because the update covers all experts and a token meets one.
 
@@ -223,17 +231,36 @@ def sums(weight: Weight, norm: str, cut: Cuts) -> float:
 
 
 @cache
-def whole(model: Model, data: int, tensor: int, word: str) -> float:
-    """Bytes that a device sends for whole matrices, on average; ``word`` is "owners" or "teams"."""
-    ranks, total = data * tensor, 0.0
+def pieces(weight: Weight, data: int, tensor: int) -> list[float]:
+    """Entries of a hidden tensor on every device, or of one of its experts: the mean one, if cut between experts."""
+    through = data if cuts(weight, data, tensor).stack == 1 else 1
+    out_tp, in_tp = (tensor if weight.tensor == axis else 1 for axis in ("out", "in"))
+    out, in_, found = weight.out * weight.blocks, weight.in_, []
+    for d, t in itertools.product(range(data), range(tensor)):
+        _, rows = chunk(out, out_tp, t % out_tp)
+        _, rows = chunk(rows, through, d % through)
+        _, columns = chunk(in_, in_tp, t % in_tp)
+        found.append(rows * columns)
+    alike = sum(found) / (out * in_)  # what several devices hold alike counts once
+    return [one / alike for one in found]
+
+
+@cache
+def whole(model: Model, data: int, tensor: int, word: str) -> list[float]:
+    """Bytes that every device sends for whole matrices; ``word`` is "owners" or "teams"."""
+    found = [0.0] * (data * tensor)
+    copies: Counter[Weight] = Counter()  # each is put together on every member of its team
     for weight, parts in shared(model, data, tensor, word):
-        if len(parts) == 1:
-            total += weight.blocks * row_of("spectral", "out").bytes(weight.out, weight.in_) * (ranks - 1) / ranks
-        else:
-            cut = [part.of(min(weight.out, weight.in_)) for part in parts]
-            rows = [part.stop - part.start for part in cut]
-            total += weight.blocks * team_bytes(weight.out, weight.in_, rows, STEPS, ranks)
-    return total / ranks
+        held, cut = pieces(weight, data, tensor), [part.of(min(weight.out, weight.in_)) for part in parts]
+        between = member_bytes(weight.out, weight.in_, [part.stop - part.start for part in cut], STEPS)
+        for part, own in zip(parts, between, strict=True):
+            found[part.rank] += weight.blocks * own - 4 * held[part.rank]  # to itself it sends nothing
+        owner = parts[0].rank
+        found[owner] += 4 * (weight.blocks * weight.out * weight.in_ - held[owner])
+        copies[weight] += len(parts)
+    for weight, count in copies.items():
+        found = [sent + 4 * count * one for sent, one in zip(found, pieces(weight, data, tensor), strict=True)]
+    return found
 
 
 @cache
@@ -345,12 +372,14 @@ def number(value: float) -> str:
 
 def traffic() -> list[str]:
     """The table of what is sent."""
-    lines = ["", line("model", "devices", "row", "column", "sign, AdamW", "spectral", "teams", "FSDP2 itself")]
-    lines.append("|" + "---|" * 8)
+    spectral = ("spectral: mean", "busiest", "teams: mean", "busiest")
+    lines = ["", line("model", "devices", "row", "column", "sign, AdamW", *spectral, "FSDP2 itself")]
+    lines.append("|" + "---|" * 10)
     for name, model in MODELS.items():
         for _, words, data, tensor in arrangements():
             single = {key: sent(model, RECIPES[key], data, tensor) for key in ("row", "column", "sign", "AdamW")}
-            rest = [whole(model, data, tensor, word) for word in ("owners", "teams")]
+            every = [whole(model, data, tensor, word) for word in ("owners", "teams")]
+            rest = [one for each in every for one in (sum(each) / len(each), max(each))]
             values = [single["row"], single["column"], max(single["sign"], single["AdamW"]), *rest]
             own = own_traffic(model, data, tensor)
             lines.append(line(name, words, *(f"{number(one / 1e6)} MB" if one else "0" for one in [*values, own])))
@@ -384,7 +413,7 @@ def filled(words: str) -> str:
     for ranks in (256, 4096):
         for name, model in MODELS.items():
             owners, split = (spectral_flops(model, ranks, 1, word) for word in ("owners", "teams"))
-            more = whole(model, ranks, 1, "teams") - whole(model, ranks, 1, "owners")
+            more = max(whole(model, ranks, 1, "teams")) - max(whole(model, ranks, 1, "owners"))
             at[name, ranks] = owners, split
             gain[name, ranks] = max(owners) - max(split), more
     saved, more = gain["7B", 256]
@@ -399,8 +428,11 @@ def filled(words: str) -> str:
         near_70=least["70B", 256],
         far_7=least["7B", 4096],
         far_70=least["70B", 4096],
-        most=whole(MODELS["7B"], 8, 1, "owners") / own_traffic(MODELS["7B"], 8, 1),
-        least=whole(MODELS["7B"], 4096, 1, "owners") / own_traffic(MODELS["7B"], 4096, 1),
+        above=" and ".join(f"{balance(whole(MODELS[name], 4096, 1, 'owners')):.1f} ({name})" for name in ("7B", "70B")),
+        **{
+            word: max(whole(MODELS["7B"], ranks, 1, "owners")) / own_traffic(MODELS["7B"], ranks, 1)
+            for word, ranks in (("most", 8), ("middle", 256), ("least", 4096))
+        },
     )
     paragraphs = [textwrap.fill(one.strip(), 120, break_on_hyphens=False) for one in text.split("\n\n")]
     return "\n" + "\n\n".join(paragraphs)

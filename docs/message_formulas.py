@@ -64,15 +64,24 @@ def team_kinds(steps: int, squares: bool = True) -> tuple[str, ...]:
     return (ALL_TO_ALL,) * (2 + (1 + squares) * steps)
 
 
+def member_bytes(out: int, in_: int, rows: Sequence[int], steps: int, squares: bool = True) -> list[float]:
+    """What each rank of a team sends to the others of it between the two all-to-alls, the owner first.
+
+    ``rows`` of a matrix in float32 are computed by each. In each iteration the members put together A (short, short),
+    if there are ``squares`` of it, and X (short, long) after each, at last on the owner alone.
+    """
+    short, long, others = min(out, in_), max(out, in_), len(rows) - 1
+    each = others * (squares * steps * short + (steps - 1) * long)
+    return [4 * own * (each + (long if i else 0)) for i, own in enumerate(rows)]
+
+
 def team_bytes(out: int, in_: int, rows: Sequence[int], steps: int, ranks: int, squares: bool = True) -> float:
     """What all ranks send to others for a matrix in float32 whose team takes so many rows each, the owner's first.
 
-    L goes to every member, the step from the owner to all ranks. In between the members put together A (short, short)
-    in each iteration, if there are ``squares`` of it, and X (short, long) after each, at last on the owner alone.
+    L goes to every member, the step from the owner to all ranks.
     """
-    short, long, others = min(out, in_), max(out, in_), len(rows) - 1
-    between = others * (squares * steps * short**2 + (steps - 1) * short * long) + (short - rows[0]) * long
-    return 4 * (len(rows) + 1) * out * in_ * (ranks - 1) / ranks + 4 * (between if others else 0)
+    between = sum(member_bytes(out, in_, rows, steps, squares))
+    return 4 * (len(rows) + 1) * out * in_ * (ranks - 1) / ranks + between
 
 
 def table() -> str:

@@ -5,14 +5,16 @@ torch's fake process group answers every message at once, so one process sees wh
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 from unittest import mock
 
 import pytest
 import torch
 import torch.distributed as dist
-from distributed.messages import script
+from distributed.messages import Counter, script
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
@@ -39,12 +41,17 @@ def maker() -> Any:
     return script("make_scale")
 
 
-@pytest.fixture
-def ranks() -> Iterator[int]:
-    rank = 0
+@contextmanager
+def simulated(rank: int = 0) -> Iterator[int]:
     dist.init_process_group("fake", store=FakeStore(), rank=rank, world_size=RANKS)
     yield RANKS
     dist.destroy_process_group()
+
+
+@pytest.fixture
+def ranks() -> Iterator[int]:
+    with simulated() as count:
+        yield count
 
 
 def model_of(name: str, **changes: int) -> nn.Module:
@@ -87,6 +94,22 @@ def loads_of(places: Any) -> list[float]:
     return loads
 
 
+def sent_by(places: Any) -> torch.Tensor:
+    """Bytes that every rank sends for whole matrices: its piece to the owner, who sends all others theirs."""
+    sent = torch.zeros(RANKS, dtype=torch.float64)
+    alike = {place.weight.shape: place for place in places.values()}
+    pieces = {
+        shape: torch.tensor([4.0 * math.prod(place.piece_of(rank).shape) for rank in range(RANKS)]).double()
+        for shape, place in alike.items()
+    }
+    for place in places.values():
+        for share in place.shares:
+            part = pieces[place.weight.shape] * share.count / place.weight.shape[0]
+            sent += part
+            sent[share.owner] += part.sum() - 2 * part[share.owner]
+    return sent
+
+
 def test_the_page_is_made_from_the_formulas(maker):
     written = maker.PAGE.read_text(encoding="utf-8")
     assert written == maker.page(), "run: python docs/make_scale.py"
@@ -101,28 +124,35 @@ def test_work_is_spread_over_256_ranks(name: str, maker: Any, ranks: int):
     mesh, mode = init_device_mesh("cpu", (ranks,)), FakeTensorMode()
     groups = moga.optimizer(sharded(model, mesh, mode), "muon", lr=0.02).param_groups
     for word in ("owners", "teams"):
-        loads = loads_of(settle(groups, word))
+        places = settle(groups, word)
+        loads = loads_of(places)
         assert sorted(loads) == pytest.approx(sorted(maker.loads(maker.MODELS[name], ranks, word)), rel=1e-4)
         if word == "teams":
             assert maker.balance(loads) <= 1.1
+        else:
+            expected = torch.tensor(maker.whole(maker.MODELS[name], ranks, 1, word), dtype=torch.float64)
+            torch.testing.assert_close(sent_by(places).sort()[0], expected.sort()[0], rtol=1e-3, atol=0)
 
 
 @pytest.mark.parametrize("word", ["owners", "teams"])
-def test_the_step_of_a_rank_computes_what_is_on_the_page(word: str, maker: Any, ranks: int):
-    """Matrix products that rank 0 really makes in a step of four blocks of the 7B model."""
-    mesh, mode = init_device_mesh("cpu", (ranks,)), FakeTensorMode()
-    model = sharded(model_of("7B", num_hidden_layers=4), mesh, mode)
-    optimizer = moga.optimizer(model, "muon", lr=0.02, nonfinite="propagate", distribute=word)
-    places = settle(optimizer.param_groups, word)  # now, as tensors without values cannot be compared between ranks
-    blockwise = mock.patch.object(newton_schulz, "_blockwise", return_value=False)  # halves of products: CPUs alone
-    with mock.patch.object(steepest_descent, "settle", return_value=places), blockwise, mode:
-        for weight in model.parameters():
-            weight.grad = torch.empty_like(weight)
-        with FlopCounterMode(display=False) as counter:
-            optimizer.step()
+def test_the_step_of_the_busiest_rank_is_as_on_the_page(word: str, maker: Any):
+    """What the rank that sends most sends and multiplies in a step of four blocks of the 7B model."""
     described = maker.Model((*maker.attention(4, 4096, 4096), *maker.gated(4, 4096, 11008)), 0)
-    expected = maker.spectral_flops(described, ranks, 1, word)[0]
-    assert counter.get_total_flops() == pytest.approx(expected, rel=1e-3)  # rows are whole
+    sent = maker.whole(described, RANKS, 1, word)
+    busiest = sent.index(max(sent))
+    with simulated(busiest) as ranks:
+        mesh, mode = init_device_mesh("cpu", (ranks,)), FakeTensorMode()
+        model = sharded(model_of("7B", num_hidden_layers=4), mesh, mode)
+        optimizer = moga.optimizer(model, "muon", lr=0.02, nonfinite="propagate", distribute=word)
+        places = settle(optimizer.param_groups, word)  # now, as tensors without values cannot be compared between ranks
+        blockwise = mock.patch.object(newton_schulz, "_blockwise", return_value=False)  # halves of products: CPUs alone
+        with mock.patch.object(steepest_descent, "settle", return_value=places), blockwise, mode:
+            for weight in model.parameters():
+                weight.grad = torch.empty_like(weight)
+            with FlopCounterMode(display=False) as flops, Counter() as messages:
+                optimizer.step()
+    assert flops.get_total_flops() == pytest.approx(maker.spectral_flops(described, RANKS, 1, word)[busiest], rel=1e-3)
+    assert sum(size for _, size in messages.sent) == max(sent)  # rows are whole
 
 
 def test_between_experts_half_of_the_ranks_have_none(ranks: int):
