@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+import runpy
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-from distributed.cases_pretrain import SMALL, losses_of, write_data
+import torch.distributed as dist
+from distributed.cases_pretrain import EXAMPLE, SMALL, losses_of, write_data
 from distributed.launch import launch
 
 LIMIT = 200  # seconds for a process, on a machine that others use too
@@ -41,7 +43,7 @@ def test_pretrain(tmp_path: Path):
     assert list(one) == list(range(1, 9)) and one[8] < one[1] - 0.1
     (tmp_path / "one.losses").write_text(json.dumps(one))
 
-    names = ("text", "other_ranks", "accumulated", "streamed")
+    names = ("text", "other_ranks", "accumulated", "streamed", "by_hand", "recomputed", "refused")
     found = launch(2, tmp_path / "launch", [f"cases_pretrain.{name}[{tmp_path}]" for name in names])
     assert not any(found.values()), "\n".join(found.values())
     two = {int(step): loss for step, loss in json.loads((tmp_path / "ranks.losses").read_text()).items()}
@@ -53,3 +55,19 @@ def test_pretrain(tmp_path: Path):
     assert printed.count(fourth) == 2, printed
     assert losses_of(printed) == two
     assert sorted(path.name for path in (tmp_path / "killed").iterdir()) == ["step-0000006", "step-0000008"]
+
+
+@pytest.mark.parametrize("launched", [True, False])
+def test_every_launcher_counts(monkeypatch: pytest.MonkeyPatch, launched: bool):
+    """Ranks that another launcher than torchrun has started are a group, too."""
+
+    def stop(**options: object) -> None:
+        raise InterruptedError(sorted(options))
+
+    monkeypatch.setattr(dist, "init_process_group", stop)
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    if not launched:
+        monkeypatch.delenv("WORLD_SIZE")
+    with pytest.raises(InterruptedError) as found:
+        runpy.run_path(str(EXAMPLE), run_name="__main__")
+    assert found.value.args[0] == ([] if launched else ["rank", "store", "world_size"])

@@ -32,6 +32,10 @@ def files(tmp_path: Path) -> dict[str, str]:
     (tmp_path / "headed.bin").write_bytes(headed(20240520, tokens.astype(np.uint16)))
     (tmp_path / "long.bin").write_bytes(headed(20240801, tokens.astype(np.uint32)))
     (tmp_path / "cut.bin").write_bytes(headed(20240520, tokens.astype(np.uint16), 101))
+    (tmp_path / "odd.bin").write_bytes(tokens.astype(np.uint16).tobytes() + b"x")
+    for name in ("empty.txt", "empty.bin", "empty.jsonl"):
+        (tmp_path / name).touch()
+    (tmp_path / "null.jsonl").write_text('{"text": "abcdefgh"}\n{"text": null}\n')
     (tmp_path / "code.txt").write_text("abcdefghij")
     (tmp_path / "short.txt").write_text("abc")
     letters = [chr(ord("a") + i) * (i + 1) for i in range(7)]
@@ -99,6 +103,14 @@ def test_the_documents_of_a_tokenizer_end_with_its_own_token(files, tmp_path):
         token_batches([files["lines.jsonl"]], ["json"], tokenizer=str(tmp_path / "False"), **SIZE)
 
 
+def test_tokens_are_within_the_vocabulary(files):
+    assert FileBatches([files["bare.bin"]], **SIZE).vocabulary == 50304
+    assert len(first(FileBatches([files["bare.bin"]], vocabulary=1100, **SIZE), 20)) == 20
+    source = token_batches([files["headed.bin"], files["long.bin"]], vocabulary=1099, batch=64, context=94)
+    with pytest.raises(ValueError, match=r"\.bin holds the token 1099, and the vocabulary is 0 to 1098; give the voc"):
+        first(source, 20)
+
+
 @pytest.mark.parametrize(
     "names, options, text",
     [
@@ -106,6 +118,13 @@ def test_the_documents_of_a_tokenizer_end_with_its_own_token(files, tmp_path):
         (["bare.bin", "code.txt"], {}, "give text files or .bin files, and at least one; got ['"),
         (["code.txt", "short.txt"], {}, "short.txt has 3 tokens, and a window takes 5; leave it out"),
         (["cut.bin"], {}, "cut.bin is cut off: its header says 101 tokens, and it has 100"),
+        (["odd.bin"], {}, "odd.bin is cut off: tokens take 2 bytes each, and it has 201"),
+        (["bare.bin", "empty.bin"], {}, "empty.bin is empty; leave it out"),
+        (["empty.txt"], {}, "empty.txt is empty; leave it out"),
+        (["lines.jsonl", "empty.jsonl"], {"dataset": ["json"]}, "empty.jsonl is empty; leave it out"),
+        (["null.jsonl"], {"dataset": ["json"]}, "a document of json "),
+        (["code.txt"], {"vocabulary": 300}, "a vocabulary (300) is for .bin files; text has the 256 bytes"),
+        (["lines.jsonl"], {"dataset": ["json"], "vocabulary": 300}, "a vocabulary (300) is for .bin files; a dataset"),
         (["code.txt"], {"tokenizer": "gpt2"}, "a tokenizer (gpt2) is for a dataset; read text files as the dataset"),
         (["lines.jsonl"], {"dataset": ["json"], "context": 99}, "lines.jsonl does not fill a window of 100 tokens"),
     ],

@@ -30,7 +30,11 @@ class FileBatches:
     Text files are read as bytes. Files called .bin hold uint16 tokens as those of nanoGPT, or what their header says as
     those of llm.c. They are mapped into memory, not read.
 
-    Raises ValueError for files of both kinds, one that is cut off, and one that is shorter than a window.
+    Args:
+        vocabulary: number of tokens that .bin files may hold; GPT-2's without it. Text has 256.
+
+    Raises ValueError for files of both kinds, one that is cut off or shorter than a window, and, when a window is read
+    that holds it, for a token beyond the vocabulary.
 
     >>> source = FileBatches([__file__], batch=2, context=8)
     >>> first, second = zip(iter(source), range(2))
@@ -40,11 +44,16 @@ class FileBatches:
     ((2, 9), True)
     """
 
-    def __init__(self, files: Sequence[str | Path], *, batch: int, context: int, seed: int = 0) -> None:
+    def __init__(
+        self, files: Sequence[str | Path], *, batch: int, context: int, vocabulary: int | None = None, seed: int = 0
+    ) -> None:
         kinds = {Path(file).suffix == ".bin" for file in files}
         if len(kinds) != 1:
             raise ValueError(f"give text files or .bin files, and at least one; got {[str(file) for file in files]}")
-        self.vocabulary = GPT2 if kinds == {True} else BYTES
+        if vocabulary is not None and kinds != {True}:
+            raise ValueError(f"a vocabulary ({vocabulary}) is for .bin files; text has the {BYTES} bytes")
+        self.vocabulary = (vocabulary or GPT2) if kinds == {True} else BYTES
+        self._names = files
         self._files = [_mapped(Path(file)) for file in files]
         self._batch, self._length, self._seed, self._done = batch, context + 1, seed, 0
         for file, tokens in zip(files, self._files, strict=True):
@@ -59,8 +68,12 @@ class FileBatches:
             chosen = rng.choice(len(room), self._batch, p=room / room.sum())
             starts = rng.integers(room[chosen])
             self._done += 1
-            found = [self._files[i][start + window] for i, start in zip(chosen, starts, strict=True)]
-            yield np.stack(found).astype(np.int64)
+            found = np.stack([self._files[i][start + window] for i, start in zip(chosen, starts, strict=True)])
+            for i, largest in zip(chosen, found.max(axis=1), strict=True):
+                if largest >= self.vocabulary:
+                    beyond = f"holds the token {largest}, and the vocabulary is 0 to {self.vocabulary - 1}"
+                    raise ValueError(f"{self._names[i]} {beyond}; give the vocabulary of its tokenizer")
+            yield found.astype(np.int64)
 
     def state_dict(self) -> dict[str, Any]:
         """The number of batches that were given."""
@@ -72,8 +85,12 @@ class FileBatches:
 
 
 def _mapped(path: Path) -> NDArray[Any]:
+    if path.stat().st_size == 0:
+        raise ValueError(f"{path} is empty; leave it out")
     if path.suffix != ".bin":
         return np.memmap(path, np.uint8, "r")
+    if path.stat().st_size % 2:
+        raise ValueError(f"{path} is cut off: tokens take 2 bytes each, and it has {path.stat().st_size}")
     header = np.fromfile(path, np.int32, 3)
     if len(header) < 3 or header[0] not in HEADERS:
         return np.memmap(path, np.uint16, "r")
@@ -94,7 +111,7 @@ class StreamBatches:
     Args:
         tokenizer: name or directory of one of transformers; bytes without it.
 
-    Raises ValueError for documents that fill no window.
+    Raises ValueError for an empty file, documents that fill no window and, when it is read, one without text.
     """
 
     def __init__(
@@ -110,16 +127,22 @@ class StreamBatches:
 
         encode, self.vocabulary = _encoder(tokenizer)
         length = context + 1
+        name = " ".join([*dataset, *map(str, files)])
 
-        def windows(documents: dict[str, list[str]]) -> dict[str, list[list[int]]]:
+        def windows(documents: dict[str, list[Any]]) -> dict[str, list[list[int]]]:
+            if None in documents["text"]:
+                raise ValueError(f"a document of {name} has no text (null); leave it out")
             tokens = [token for text in documents["text"] for token in encode(text)]
             return {"tokens": [tokens[at : at + length] for at in range(0, len(tokens) - context, context)]}
 
         paths = [str(file) for file in files] or None
+        for file in files:
+            if Path(file).is_file() and Path(file).stat().st_size == 0:
+                raise ValueError(f"{file} is empty; leave it out")
         documents = load_dataset(*dataset, data_files=paths, split="train", streaming=True).select_columns("text")
         found = documents.map(windows, batched=True, remove_columns="text")
         if next(iter(found), None) is None:  # before it is repeated for ever
-            raise ValueError(f"{' '.join([*dataset, *map(str, files)])} does not fill a window of {length} tokens")
+            raise ValueError(f"{name} does not fill a window of {length} tokens")
         self._batches = found.repeat(None).batch(batch)
 
     def __iter__(self) -> Iterator[Tokens]:
@@ -154,16 +177,20 @@ def token_batches(
     batch: int,
     context: int,
     tokenizer: str | None = None,
+    vocabulary: int | None = None,
 ) -> FileBatches | StreamBatches:
     """:class:`StreamBatches` of a dataset where one is named, else :class:`FileBatches` of the files.
 
-    Raises ValueError for a tokenizer with files, which are bytes or tokens already.
+    Raises ValueError for a tokenizer with files, which are bytes or tokens already, and for a vocabulary with a
+    dataset, whose tokenizer has one.
 
     >>> token_batches([__file__], batch=2, context=8).vocabulary
     256
     """
     if dataset:
+        if vocabulary is not None:
+            raise ValueError(f"a vocabulary ({vocabulary}) is for .bin files; a dataset has its tokenizer's")
         return StreamBatches(dataset, files, batch=batch, context=context, tokenizer=tokenizer)
     if tokenizer is not None:
         raise ValueError(f"a tokenizer ({tokenizer}) is for a dataset; read text files as the dataset 'text'")
-    return FileBatches(files, batch=batch, context=context)
+    return FileBatches(files, batch=batch, context=context, vocabulary=vocabulary)
