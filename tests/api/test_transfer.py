@@ -107,7 +107,9 @@ def test_functions_without_an_import_path_go_on_and_notice_what_changed(tmp_path
     again = moga.study.transfer(scaled(1.0), **options)
     assert (again.outcome.ran, again.outcome.reused) == (0, 2)
     assert "scaled.<locals>.model" in read_study(tmp_path / "out")["settings"]["family"]
-    with pytest.raises(StudyError, match="other settings .code: "):
+    with pytest.raises(
+        StudyError, match="other settings .the code of .*model or .*:data, or of a value that it uses, changed"
+    ):
         moga.study.transfer(scaled(2.0), **options)
 
 

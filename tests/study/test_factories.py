@@ -68,7 +68,7 @@ def test_a_function_is_called_with_the_size(own):
         ("own_models:nothing", r"nothing\(width=5\) must return a model, \(model, batch\) or .*; got NoneType"),
         ("own_models:three", "must return a model, .*; got Linear, int, int"),
         ("own_models:odd", r"odd\(width=5\) refused: ValueError: width must be even; it is called with width= one of"),
-        ("own_models:deep", r"deep\(width=5\) refused: TypeError: .*unexpected keyword argument 'width'"),
+        ("own_models:deep", r"deep has no argument width \(it has: depth\); name its argument width"),
     ],
 )
 def test_what_is_refused(own, path, words):

@@ -7,6 +7,7 @@ import threading
 
 import numpy as np
 import pytest
+import torch
 
 from moga.study import functions
 from moga.study.factories import load_function
@@ -143,3 +144,86 @@ def test_what_cannot_be_sent_is_refused():
 
     with known(given([model], compared=False)), pytest.raises(StudyError, match="cannot be sent to worker processes"):
         pack()
+
+
+ALIKE = {
+    "a docstring": ("def helper(x):", 'def helper(x):\n    "words"'),
+    "a docstring of a method": ("def forward(self, x):", 'def forward(self, x):\n        "words"'),
+}
+WRAPPED = """
+import functools, re
+import numpy as np
+
+@functools.lru_cache
+def helper():
+    return 1
+
+class Net:
+    @functools.cached_property
+    def kept(self):
+        return 2
+
+pattern, apply = re.compile("a"), np.add
+
+def net(width):
+    class Inner:
+        "A docstring."
+        def inside(self):
+            "Another one."
+    return helper() + Net().kept + net.factor, pattern, apply, Inner
+
+net.factor = 3
+"""
+WRAPPED_CHANGES = {
+    "under a cache": ("return 1", "return 5"),
+    "a cached property": ("return 2", "return 5"),
+    "an attribute of a function": ("net.factor = 3", "net.factor = 4"),
+    "a pattern": ('compile("a")', 'compile("b")'),
+    "a ufunc": ("np.add", "np.multiply"),
+}
+
+
+@pytest.mark.parametrize("what", ALIKE)
+def test_docstrings_do_not_count(what):
+    assert (changed := SOURCE.replace(*ALIKE[what])) != SOURCE
+    assert fingerprint(net_of(SOURCE)) == fingerprint(net_of(changed))
+
+
+@pytest.mark.parametrize("gone", ['"A docstring."', '"Another one."'])
+def test_docstrings_inside_a_function_do_not_count(gone):
+    for words in ('"Other words."', "pass"):
+        assert fingerprint(net_of(WRAPPED)) == fingerprint(net_of(WRAPPED.replace(gone, words)))
+
+
+@pytest.mark.parametrize("what", WRAPPED_CHANGES)
+def test_what_is_wrapped_counts(what):
+    changed = WRAPPED.replace(*WRAPPED_CHANGES[what])
+    assert fingerprint(net_of(WRAPPED)) == fingerprint(net_of("\n" + WRAPPED))
+    assert fingerprint(net_of(WRAPPED)) != fingerprint(net_of(changed))
+
+
+@pytest.mark.parametrize("held", [torch.eye(2).to_sparse(), torch.ones(2, device="meta")])
+def test_tensors_without_plain_entries_are_refused(held):
+    with pytest.raises(ValueError, match="uses `held` .a tensor of layout torch.* on .*nothing tells whether"):
+        given([lambda width: held], compared=True)
+
+
+def test_a_process_runs_one_study_at_a_time():
+    def model(width):
+        return width
+
+    with known(given([model], compared=False)):
+        with (
+            pytest.raises(StudyError, match="a study runs in this process already.* in a process of its own"),
+            known({}),
+        ):
+            pytest.fail("two ran")
+        assert load_function(word_of(model)) is model
+    with known({}):
+        assert find_given(word_of(model)) is None
+
+
+def test_a_made_model_is_refused_in_one_line():
+    with pytest.raises(ValueError, match=r"makes a model at every size.*\(Linear\); give a function") as said:
+        word_of(torch.nn.Linear(2, 2))
+    assert "\n" not in str(said.value)

@@ -1,3 +1,4 @@
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -127,6 +128,7 @@ def test_the_code_is_part_of_what_a_study_is(tmp_path: Path, monkeypatch: pytest
     (tmp_path / "changing_net.py").write_text("def net(width):\n    return width\n")
     before = code_of("changing_net:net")
     (tmp_path / "changing_net.py").write_text("def net(width):\n    return 2 * width\n")
+    monkeypatch.delitem(sys.modules, "changing_net")
     assert code_of("changing_net:net") != before
 
 

@@ -22,7 +22,7 @@ from moga.api.result import (
     worded,
     worded_keys,
 )
-from moga.study.plans import CHECK_SEEDS, check_plan
+from moga.study.plans import CHECK_SEEDS, check_plan, whole_numbers
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -79,8 +79,8 @@ def check(
         "recipes": recipes,
         "lrs": lrs,
         "over": None if over == "width" else over,
-        "sizes": None if sizes is None else tuple(sizes),
-        "seeds": None if seeds == CHECK_SEEDS else seeds,
+        "sizes": None if sizes is None else whole_numbers("sizes", sizes),
+        "seeds": None if isinstance(seeds, int) and seeds == CHECK_SEEDS else seeds,
         "plants": None if plants == "none" else plants,
         "data": data,
         "out": out,

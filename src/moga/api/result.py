@@ -70,7 +70,14 @@ def listed(values: Any) -> list[Any]:
     >>> listed("muon"), listed(("muon", "adamw"))
     (['muon'], ['muon', 'adamw'])
     """
-    return [values] if isinstance(values, str) or callable(values) else list(values or ())
+    found = [values] if isinstance(values, str) or callable(values) else list(values or ())
+    for one in found:
+        if isinstance(one, type) and "torch.optim.optimizer" in {base.__module__ for base in one.__mro__}:
+            raise ValueError(
+                f"a recipe is a name or a function (model, lr) that makes an optimizer, got the class {one.__name__}; "
+                f"write `def own(model, lr): return {one.__name__}(model.parameters(), lr)`"
+            )
+    return found
 
 
 def worded(value: Any) -> str:

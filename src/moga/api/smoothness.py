@@ -10,7 +10,15 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, final
 
 from moga.api.progress import watch_records
-from moga.api.result import Result, call_text, listed, place_of, shown_in_notebook, without_widgets
+from moga.api.result import (
+    Result,
+    call_text,
+    functions_known,
+    listed,
+    place_of,
+    shown_in_notebook,
+    without_widgets,
+)
 from moga.study.plans import smoothness_plan
 
 if TYPE_CHECKING:
@@ -60,14 +68,15 @@ def smoothness(
         from moga.study.smoothness_sweep import run_smoothness
 
     directory, kept = place_of(out)
-    measured = run_smoothness(
-        plan,
-        directory,
-        data=data,
-        threads=threads,
-        command=call_text("smoothness", said) if command is None else command,
-        progress=watch_records(progress, _line),
-    )
+    with functions_known((), None):
+        measured = run_smoothness(
+            plan,
+            directory,
+            data=data,
+            threads=threads,
+            command=call_text("smoothness", said) if command is None else command,
+            progress=watch_records(progress, _line),
+        )
     return Smoothness(directory, kept, measured)
 
 

@@ -24,7 +24,7 @@ from moga.api.result import (
     worded_keys,
 )
 from moga.study.fit import Summary
-from moga.study.plans import Rates, transfer_plan
+from moga.study.plans import Rates, transfer_plan, whole_numbers
 from moga.study.presets import parse_seconds
 
 if TYPE_CHECKING:
@@ -97,7 +97,7 @@ def transfer(
         "recipes": recipes or None,
         "lrs": lrs,
         "over": None if over == "width" else over,
-        "sizes": None if sizes is None else tuple(sizes),
+        "sizes": None if sizes is None else whole_numbers("sizes", sizes),
         "seeds": seeds,
         "data": data,
         "preset": None if preset == "quick" else preset,
@@ -105,6 +105,11 @@ def transfer(
         "refine": refine,
         **settings,
     }
+    if data is not None and not isinstance(data, (str, Path)) and not callable(data):
+        raise ValueError(
+            f"data must be a path or a function, got {type(data).__name__}; write `def batches(split, seed)` that "
+            "yields the batches"
+        )
     chosen, source = listed(recipes), None if data is None else worded(data)
     plan = transfer_plan(
         preset,

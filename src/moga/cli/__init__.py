@@ -1,7 +1,7 @@
 """The ``moga`` command: runs the command line and turns what goes wrong into one line and an exit code.
 
-Exit codes: 0 done; 1 a check that does not pass; 2 bad input (one line on stderr); 130 stopped with Ctrl-C. A bug
-keeps its traceback.
+Exit codes: 0 done; 1 a check that does not pass; 2 bad input (one line on stderr) or a function of the user's own that
+fails (with the places in its code); 130 stopped with Ctrl-C. A bug keeps its traceback.
 """
 
 from __future__ import annotations
@@ -31,11 +31,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if error.name not in EXTRAS:
             raise
         return _fail(f'the module {error.name} is missing; the command line needs: pip install "moga[study]"')
-    except (ValueError, OSError) as error:
-        if _raised_by_moga(error):
+    except Exception as error:
+        if isinstance(error, (ValueError, OSError)) and _raised_by_moga(error):
             return _fail(str(error))
         if isinstance(error, OSError) and error.filename is not None:  # the system's word on a file that the user named
             return _fail(f"{error.strerror}: {error.filename}")
+        from moga.study.failures import failure_of
+
+        if (text := failure_of(error)) is not None:
+            return _fail(f"your code failed: {text}")
         raise
 
 
@@ -72,5 +76,6 @@ def _raised_by_moga(error: BaseException) -> bool:
 
 
 def _fail(text: str, code: int = 2) -> int:
-    print("moga: " + " ".join(text.split()), file=sys.stderr)
+    said, place, lines = text.partition("\n  File ")  # lines of a traceback stay lines
+    print("moga: " + " ".join(said.split()) + place + lines, file=sys.stderr)
     return code

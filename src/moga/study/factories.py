@@ -8,6 +8,7 @@ a tuple of arguments, or one. The loss is a function of the model's output and t
 from __future__ import annotations
 
 import importlib
+import inspect
 import os
 import sys
 from collections.abc import Callable, Mapping
@@ -85,6 +86,7 @@ def call_factory(path: str, over: str, size: int | None) -> Built:
     """
     function, given = load_function(path), {} if size is None else {over: size}
     call = f"{path}({', '.join(f'{name}={value}' for name, value in given.items())})"
+    _check_argument(function, path, over if given else "")
     try:
         made = function(**given)
     except (ValueError, TypeError, AssertionError) as error:
@@ -97,6 +99,17 @@ def call_factory(path: str, over: str, size: int | None) -> Built:
         kinds = ", ".join(type(part).__name__ for part in parts)
         raise ValueError(f"{call} must return a model, (model, batch) or (model, batch, loss); got {kinds}")
     return Built(*parts)
+
+
+def _check_argument(function: Callable[..., Any], path: str, over: str) -> None:
+    """Raise ValueError for a function that has no argument of that name."""
+    try:
+        arguments = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):  # one of those written in C that do not say
+        return
+    if over and not any(one.name == over or one.kind is one.VAR_KEYWORD for one in arguments):
+        names = ", ".join(one.name for one in arguments) or "none"
+        raise ValueError(f"{path} has no argument {over} (it has: {names}); name its argument {over}")
 
 
 def called(model: nn.Module, batch: Any) -> Any:

@@ -1,12 +1,14 @@
 """What tells that a function is the same as yesterday, where no file does: its compiled code and all that it uses.
 
 Source text would say less: that of a notebook is not always there, and it does not hold what a name stands for. Of
-other modules only names are looked at, as for import paths; comments and line numbers do not count.
+other modules only names are looked at, as for import paths; comments, docstrings and line numbers do not count.
 """
 
 from __future__ import annotations
 
+import copyreg
 import dis
+import functools
 import hashlib
 from collections.abc import Callable, Iterator
 from types import BuiltinFunctionType, CellType, CodeType, FunctionType, MemberDescriptorType, ModuleType
@@ -20,6 +22,10 @@ PLAIN = (type(None), bool, int, float, complex, str, bytes, type(Ellipsis), torc
 LEFT_OUT = {"__module__", "__qualname__", "__dict__", "__weakref__", "__doc__", "__annotations__", "__firstlineno__"}
 LEFT_OUT |= {"__static_attributes__", "__annotate__", "__annotate_func__", "__annotations_cache__", "__classcell__"}
 LEFT_OUT |= {"__abstractmethods__", "_abc_impl", "__dataclass_fields__", "__dataclass_params__"}
+
+WRAPPERS = (staticmethod, classmethod, property, functools.cached_property, type(functools.cache(len)))
+HELD = ("__func__", "__wrapped__", "fget", "fset", "fdel", "func")  # the functions inside them
+NAMED = {*dis.hasname, *dis.haslocal, *dis.hasfree}
 
 Seen = dict[int, tuple[int, Any]]  # by id: the number of an object, and the object itself, so that the id stays its own
 
@@ -69,6 +75,15 @@ def _parts(value: Any, name: str, seen: Seen) -> Iterator[bytes]:
         yield from _content(value, name, seen)
 
 
+def inner_functions(value: Any) -> list[Any]:
+    """The functions inside a wrapper such as a property or what ``functools.cache`` makes.
+
+    >>> inner_functions(functools.cache(fingerprint)) == [fingerprint]
+    True
+    """
+    return [getattr(value, word) for word in HELD if hasattr(value, word)] if isinstance(value, WRAPPERS) else []
+
+
 def _is_own(value: Any) -> bool:
     """Whether no other process finds it by its import path."""
     return value.__module__ == "__main__" or "<" in value.__qualname__
@@ -76,8 +91,7 @@ def _is_own(value: Any) -> bool:
 
 def _content(value: Any, name: str, seen: Seen) -> Iterator[bytes]:
     if isinstance(value, torch.Tensor):
-        yield f"{value.dtype} {tuple(value.shape)}".encode()
-        yield value.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes()
+        yield _tensor_bytes(value, name)
     elif isinstance(value, np.ndarray) and value.dtype != object:
         yield f"{value.dtype} {value.shape}".encode() + value.tobytes()
     elif isinstance(value, (set, frozenset)):
@@ -86,17 +100,26 @@ def _content(value: Any, name: str, seen: Seen) -> Iterator[bytes]:
         yield str(len(value)).encode()
         for one in value.items() if isinstance(value, dict) else value:
             yield from _parts(one, name, seen)
-    elif isinstance(value, (staticmethod, classmethod, property)):
-        for one in (getattr(value, word, None) for word in ("__func__", "fget", "fset", "fdel")):
+    elif isinstance(value, WRAPPERS):
+        for one in inner_functions(value):
             yield from _parts(one, name, seen)
     else:
         yield from _pickled_parts(value, name, seen)
 
 
+def _tensor_bytes(value: torch.Tensor, name: str) -> bytes:
+    try:
+        entries = value.detach().cpu().contiguous().flatten().view(torch.uint8).numpy()
+        return f"{value.dtype} {tuple(value.shape)}".encode() + entries.tobytes()
+    except (RuntimeError, NotImplementedError, TypeError):  # sparse, nested, or without storage
+        raise Unclear(f"`{name}` (a tensor of layout {value.layout} on {value.device})") from None
+
+
 def _pickled_parts(value: Any, name: str, seen: Seen) -> Iterator[bytes]:
     """What pickle would keep of an object."""
+    reduce = copyreg.dispatch_table.get(type(value))  # pickle looks there first: patterns, ufuncs
     try:
-        kept = value.__reduce_ex__(4)
+        kept = reduce(value) if reduce else value.__reduce_ex__(4)
     except Exception:
         raise Unclear(f"`{name}` ({type(value).__name__})") from None
     for one in (kept,) if isinstance(kept, str) else kept:
@@ -107,6 +130,8 @@ def _function_parts(function: FunctionType, seen: Seen) -> Iterator[bytes]:
     code, name = function.__code__, function.__qualname__
     yield from _parts(code, name, seen)
     yield from _parts((function.__defaults__, function.__kwdefaults__), name, seen)
+    if vars(function):
+        yield from _parts(vars(function), name, seen)
     used = {one: function.__globals__[one] for one in sorted(_globals_of(code) & function.__globals__.keys())}
     used |= {one: _held(cell) for one, cell in zip(code.co_freevars, function.__closure__ or (), strict=True)}
     for one, value in used.items():
@@ -123,10 +148,17 @@ def _held(cell: CellType) -> Any:
 
 
 def _code_parts(code: CodeType, name: str, seen: Seen) -> Iterator[bytes]:
-    yield code.co_code
-    yield repr((code.co_names, code.co_varnames, code.co_freevars, code.co_argcount, code.co_kwonlyargcount)).encode()
-    for constant in code.co_consts:
-        yield from _parts(constant, name, seen)
+    yield repr((code.co_varnames, code.co_freevars, code.co_argcount, code.co_kwonlyargcount)).encode()
+    steps = [one for one in dis.get_instructions(code) if one.opname not in ("EXTENDED_ARG", "NOP")]
+    stored = [one.opname == "STORE_NAME" and one.argval in LEFT_OUT for one in steps]  # docstring and line of a class
+    for step, here, next_one in zip(steps, stored, [*stored[1:], False], strict=True):
+        if here or (next_one and step.opname.startswith("LOAD_")):
+            continue
+        yield step.opname.encode()
+        if step.opcode in dis.hasconst:  # not by its place: a docstring has one too
+            yield from _parts(step.argval, name, seen)
+        else:
+            yield str(step.argrepr if step.opcode in NAMED else step.arg).encode()
 
 
 def _globals_of(code: CodeType) -> set[str]:

@@ -9,11 +9,14 @@ from __future__ import annotations
 
 import pickle
 import sys
+import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from types import FunctionType
 from typing import Any
+
+from torch import nn
 
 from moga.study.fingerprints import Unclear, fingerprint
 from moga.study.records import StudyError
@@ -28,6 +31,7 @@ class Given:
 
 
 _GIVEN: dict[str, Given] = {}  # of the study that runs now, in this process
+_RUNNING = threading.Lock()  # held by that study
 
 
 def word_of(function: Callable[..., Any]) -> str:
@@ -40,6 +44,11 @@ def word_of(function: Callable[..., Any]) -> str:
     >>> word_of(Fraction)
     'fractions:Fraction'
     """
+    if isinstance(function, nn.Module):
+        raise ValueError(
+            f"a study makes a model at every size, and got one that is made ({type(function).__name__}); give a "
+            "function of the size that returns it, as in `def net(width): ...`"
+        )
     if not isinstance(function, (FunctionType, type)):
         raise ValueError(
             f"a study takes functions and classes, which have a name for its records; got {type(function).__name__} "
@@ -87,14 +96,22 @@ def _code(function: Callable[..., Any], word: str) -> str:
 
 @contextmanager
 def known(functions: Mapping[str, Given]) -> Iterator[None]:
-    """Inside, this process and its workers find the functions under their words."""
-    before = dict(_GIVEN)
-    _GIVEN.update(functions)
+    """Inside, this process and its workers find the functions under their words.
+
+    Raises:
+        StudyError: a study runs already; two would share these words, torch's random numbers and its threads.
+    """
+    if not _RUNNING.acquire(blocking=False):
+        raise StudyError(
+            "a study runs in this process already, and random numbers and threads are those of a process; wait until "
+            "it has ended, give all recipes to one study, or run this one in a process of its own"
+        )
     try:
+        _GIVEN.update(functions)
         yield
     finally:
         _GIVEN.clear()
-        _GIVEN.update(before)
+        _RUNNING.release()
 
 
 def find_given(word: str) -> Given | None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import numbers
+import operator
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields, replace
 from typing import Any
@@ -9,7 +11,7 @@ from typing import Any
 from moga.rules.recipes import resolve_recipe
 from moga.study.coordinates_plan import Case, CheckPlan, CheckSettings, small_rate
 from moga.study.factories import is_path
-from moga.study.presets import default_rates, parse_rates, preset
+from moga.study.presets import default_rates, parse_integers, parse_rates, preset
 from moga.study.settings import Plan, Settings
 from moga.study.smoothness_plan import SmoothnessPlan, SmoothnessSettings
 
@@ -46,8 +48,10 @@ def transfer_plan(
         if not is_path(recipe):
             resolve_recipe(recipe)  # an unknown name is said before anything else about it
     given = _given(settings or {}, Settings)
-    sizes = None if sizes is None else tuple(sizes)
+    sizes = None if sizes is None else whole_numbers("sizes", sizes)
     _check_used(given, data, sizes)
+    if all(map(is_path, chosen)):
+        _check_unused(given, ("weight_decay", "momentum", "betas"), f"{', '.join(chosen)} makes its own optimizer")
     return replace(
         plan,
         rates=_rates(chosen, lrs, plan.rates),
@@ -83,7 +87,9 @@ def check_plan(
     own = lrs if isinstance(lrs, Mapping) else {} if lrs is None else dict.fromkeys(chosen, lrs)
     _check_named(own, chosen, "checked")
     cases = [Case(name, own[name] if name in own else small_rate(name), word) for name in chosen for word in plants]
-    return CheckPlan(tuple(cases), tuple(USUAL[over] if sizes is None else sizes), seeds_of(seeds), shared)
+    return CheckPlan(
+        tuple(cases), USUAL[over] if sizes is None else whole_numbers("sizes", sizes), seeds_of(seeds), shared
+    )
 
 
 def smoothness_plan(settings: Mapping[str, Any], seeds: int | Iterable[int] = 1, **axes: Any) -> SmoothnessPlan:
@@ -98,19 +104,45 @@ def smoothness_plan(settings: Mapping[str, Any], seeds: int | Iterable[int] = 1,
     )
 
 
-def seeds_of(seeds: int | Iterable[int]) -> tuple[int, ...]:
+def seeds_of(seeds: int | str | Iterable[int]) -> tuple[int, ...]:
     """How many seeds, from 0, or which.
 
     Raises ValueError for fewer than one.
 
-    >>> seeds_of(3), seeds_of([4, 0])
-    ((0, 1, 2), (4, 0))
+    >>> seeds_of(3), seeds_of([4, 0]), seeds_of("2")
+    ((0, 1, 2), (4, 0), (0, 1))
     """
-    if not isinstance(seeds, int):
-        return tuple(seeds)
-    if seeds < 1:
-        raise ValueError(f"a study needs at least one seed, got {seeds}")
-    return tuple(range(seeds))
+    if isinstance(seeds, str):
+        values = parse_integers(seeds, least=0)
+        return values if "," in seeds else seeds_of(values[0])
+    if not isinstance(seeds, numbers.Number):
+        return whole_numbers("seeds", seeds)
+    if (count := whole_numbers("seeds", seeds)[0]) < 1:
+        raise ValueError(f"a study needs at least one seed, got {count}")
+    return tuple(range(count))
+
+
+def whole_numbers(name: str, given: Any) -> tuple[int, ...]:
+    """Whole numbers from one, several, or text as on the command line.
+
+    Raises ValueError for anything else, also for 16.0.
+
+    >>> whole_numbers("sizes", "16,32"), whole_numbers("sizes", 16)
+    ((16, 32), (16,))
+    """
+    if isinstance(given, str):
+        return parse_integers(given, least=0)
+    values = tuple(given) if isinstance(given, Iterable) else (given,)
+    try:
+        return tuple(_whole(one) for one in values)
+    except TypeError:
+        raise ValueError(f"{name} must be whole numbers, got {given!r}; write them as in (32, 64)") from None
+
+
+def _whole(value: Any) -> int:
+    if isinstance(value, bool):
+        raise TypeError
+    return operator.index(value)
 
 
 def _given(settings: Mapping[str, Any], kind: type) -> dict[str, Any]:
@@ -119,7 +151,19 @@ def _given(settings: Mapping[str, Any], kind: type) -> dict[str, Any]:
     for name in settings:
         if name not in known:
             raise ValueError(f"unknown setting {name!r}; the settings are {', '.join(known)}")
-    return {name: value for name, value in settings.items() if value is not None}
+    usual = {one.name: one.default for one in fields(kind)}
+    return {name: _setting(name, value, usual[name]) for name, value in settings.items() if value is not None}
+
+
+def _setting(name: str, value: Any, usual: Any) -> Any:
+    """A number of the kind that the setting has; its text would be compared as text."""
+    if type(usual) not in (int, float):
+        return value
+    try:
+        return _whole(value) if isinstance(usual, int) else float(value + 0.0)
+    except TypeError:
+        kind = "a whole number" if isinstance(usual, int) else "a number"
+        raise ValueError(f"{name} must be {kind}, as in {usual}; got {value!r}") from None
 
 
 def _rates(
@@ -139,7 +183,7 @@ def _rates(
 def _numbers(rates: Rates) -> tuple[float, ...]:
     if isinstance(rates, str):
         return parse_rates(rates)
-    return (float(rates),) if isinstance(rates, (int, float)) else tuple(map(float, rates))
+    return tuple(map(float, rates)) if isinstance(rates, Iterable) else (float(rates),)
 
 
 def _check_named(own: Mapping[str, Any], recipes: Sequence[str], done: str) -> None:
@@ -165,6 +209,12 @@ def _check_used(given: Mapping[str, Any], data: str, sizes: Sequence[int] | None
             raise ValueError(f"{name} has no effect here: {reason}")
     if over == "depth" and sizes is None:
         raise ValueError("over depth the study needs depths: give sizes, as in 2,4,8,16")
+
+
+def _check_unused(given: Mapping[str, Any], names: Iterable[str], reason: str) -> None:
+    for name in names:
+        if name in given:
+            raise ValueError(f"{name} has no effect here: {reason}")
 
 
 def _with_warmup(settings: Settings, given: Mapping[str, Any]) -> Settings:

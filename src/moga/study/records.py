@@ -205,10 +205,17 @@ def check_place(folder: Path) -> None:
         )
 
 
+def _own_functions(settings: Mapping[str, Any]) -> str:
+    """The functions whose code is one of the settings."""
+    words = (str(settings.get(name, "")) for name in ("family", "data"))
+    return " or ".join(word for word in words if ":" in word)
+
+
 def _check_same(folder: Path, old: Mapping[str, Any], new: Mapping[str, Any]) -> None:
     names = [name for name in [*old, *(name for name in new if name not in old)] if old.get(name) != new.get(name)]
     if names:
-        differences = "; ".join(f"{name}: {old.get(name)} there, {new.get(name)} now" for name in names)
+        said = {"code": f"the code of {_own_functions(new)}, or of a value that it uses, changed"}
+        differences = "; ".join(said.get(name, f"{name}: {old.get(name)} there, {new.get(name)} now") for name in names)
         raise StudyError(
             f"{folder} holds a study with other settings ({differences}); runs under different settings cannot be "
             "compared, so give another directory (--out) or the settings of the study"

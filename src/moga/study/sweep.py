@@ -143,8 +143,8 @@ class _Options:
 
 def _check_numbers(plan: Plan, workers: int, threads: int, budget: float | None, refine: float | None) -> None:
     for name, value in (("workers", workers), ("threads", threads)):
-        if value < 1:
-            raise ValueError(f"{name} must be at least 1, got {value}")
+        if not isinstance(value, int) or value < 1:
+            raise ValueError(f"{name} must be a whole number of at least 1, got {value!r}")
     for name, limit in (("budget", budget), ("refine", refine)):
         if limit is not None and not limit > 0:
             raise ValueError(f"{name} must be above 0, got {limit}")

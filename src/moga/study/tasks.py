@@ -12,7 +12,6 @@ import inspect
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -28,6 +27,7 @@ from moga.study.factories import Built, call_factory, called, is_path, labels_of
 from moga.study.functions import find_given
 from moga.study.models import build_model, next_token_loss
 from moga.study.settings import Plan, Run, Settings
+from moga.study.sources import source_bytes
 
 VALIDATION_BATCH = 64  # windows
 HELD_OUT_SEED = 0
@@ -119,6 +119,9 @@ def code_of(*words: str) -> str:
 
     It tells that a function was changed, and not that something which it imports was.
 
+    Raises:
+        StudyError: a file that changed since this process imported it.
+
     >>> code_of("gpt2"), len(code_of("moga.study.models:build_model"))
     ('', 64)
     """
@@ -129,8 +132,7 @@ def code_of(*words: str) -> str:
             digest.update(b"\0".join([path.encode(), given.code.encode()]))
             continue
         load_function(path)
-        source = inspect.getsourcefile(sys.modules[path.partition(":")[0]])
-        digest.update(b"\0".join([path.encode(), Path(source).read_bytes() if source else b""]))
+        digest.update(b"\0".join([path.encode(), source_bytes(sys.modules[path.partition(":")[0]])]))
     return digest.hexdigest() if paths else ""
 
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 import multiprocessing
 import signal
 import time
-import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, wait
@@ -18,6 +17,7 @@ from multiprocessing.process import BaseProcess
 from typing import Any
 
 from moga.study.data import Corpus, load_corpus
+from moga.study.failures import reason_of
 from moga.study.functions import pack, unpack
 from moga.study.records import StudyError
 from moga.study.settings import Run
@@ -132,7 +132,7 @@ def _execute_here(
                 _check_sources(run, corpus)
                 result = train(run, corpus, report, device)
             except Exception as error:
-                raise StudyError(_failure(run, f"{type(error).__name__}: {error}")) from error
+                raise StudyError(_failure(run, reason_of(error))) from error
             listener.on_done(0, run, result)
 
 
@@ -152,8 +152,8 @@ def _work(connection: Connection, data: str | None, threads: int, device: str, g
                     result = train(run, corpus, report, device)
                 except ConnectionError:
                     raise
-                except Exception:
-                    connection.send(("failed", traceback.format_exc()))
+                except Exception as error:
+                    connection.send(("failed", reason_of(error)))
                     return
                 connection.send(("done", result))
     except (EOFError, ConnectionError):
