@@ -13,6 +13,7 @@ from matplotlib.figure import Figure
 from moga.report.causes import causes, offending, verdict
 from moga.report.coordinates import load_check
 from moga.report.coordinates_page import check_figure, check_png, module_rows, parameter_rows, text, write_check_report
+from moga.report.theme import typographic
 from moga.study.records import StudyError, append_record, config_key
 
 # module: exponents of its start, its last change and the part of its own
@@ -158,7 +159,7 @@ def test_likely_causes(tmp_path, modules, parameters, expected):
     first = next(iter(expected))
     assert offending(check)[0][0].name == first
     assert [row["name"] for row in module_rows(check)][: len(expected)] == list(expected)
-    assert f"fails. {len(expected)} of 4 modules; the first is {first}: {expected[first]}" in verdict(check)
+    assert f"fails. {len(expected)} of 4 modules fail; the first is {first}: {expected[first]}" in verdict(check)
 
 
 def test_what_grows_with_its_input_is_no_cause(tmp_path):
@@ -217,7 +218,7 @@ def test_a_check_in_which_nothing_moves_does_not_pass(tmp_path):
 def test_text_names_the_first_modules(tmp_path):
     write(tmp_path, {"up": (0, 0.5, 0.5)}, {"up": {"scale": lambda n: 1.0}}, plant="scale")
     lines = text(load_check(tmp_path)).splitlines()
-    assert lines[0].startswith("moga-row with the planted fault 'scale': fails. 1 of 4 modules; the first is up: ")
+    assert lines[0].startswith("moga-row with the planted fault 'scale': fails. 1 of 4 modules fail; the first is up: ")
     assert lines[1].split() == ["module", "start", "change", "own", "verdict"]
     assert lines[2].split() == ["up", "+0.00", "±", "0.00", "+0.50", "±", "0.00", "+0.50", "±", "0.00", "fails"]
 
@@ -251,13 +252,13 @@ def test_the_page_stands_alone(tmp_path):
     assert "default-src 'none'" in page
     assert "its scale is left out, where the norm row needs width^-0.50" in page
     assert "moga check &lt;x&gt;" in page
-    assert '<td class="n">+0.50 ± 0.00</td>' in page
+    assert '<td class="n">+0.50 ±\xa00.00</td>' in page
     assert page.count('class="plot"') == 2
     assert page.index('<th scope="row">up</th>') < page.index('<th scope="row">embed</th>')
     for row in parameter_rows(checks[0]):  # every cell of the table of weights and updates, the update included
         cells = re.search(rf'<th scope="row">{row["name"]}</th><td>{row["role"]}.*?</tr>', page, re.DOTALL)
         assert re.findall(r'<td class="n">(.*?)</td>', cells[0]) == [
-            row[key] for key in ("fan", "weight", "update", "scale", "rule")
+            typographic(row[key]) for key in ("fan", "weight", "update", "scale", "rule")
         ]
 
 
@@ -275,6 +276,19 @@ def test_directories_without_a_check(tmp_path, make_study):
     (tmp_path / "c" / "records.jsonl").write_text("".join(lines[:-1]))  # a seed is missing at the last size
     with pytest.raises(StudyError, match="is not finished.*at each; run it again: moga check <x>$"):
         load_check(tmp_path / "c")
+
+
+def test_an_unfinished_case_is_left_out_and_named(tmp_path):
+    write(tmp_path)
+    write(tmp_path, plant="scale", seeds=(0,), unfinished="moga check <x>")
+    path, [check] = write_check_report(tmp_path)
+    assert (check.title, check.left_out) == ("moga-row", ("moga-row with the planted fault 'scale'",))
+    said = "as not all of their runs are there: moga-row with the planted fault "
+    assert text([check]).splitlines()[-1] == f"left out, {said}'scale'"
+    page = " ".join(path.read_text(encoding="utf-8").split())
+    warning = re.search(r'<div class="warning">.*?</div>', page)[0]
+    assert f"Left out, {said}&#39;scale&#39;." in warning
+    assert "<pre><code>moga check &lt;x&gt;</code></pre>" in warning
 
 
 def test_the_recorded_checks():

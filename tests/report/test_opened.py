@@ -31,6 +31,15 @@ def draw_all(page):
         page.wait_for_timeout(20)
 
 
+def wait_until(page, holds, seconds=10):
+    """The policy of the page forbids Playwright's own ``wait_for_function``."""
+    for _ in range(50 * seconds):
+        if holds():
+            return
+        page.wait_for_timeout(20)
+    pytest.fail(f"not within {seconds} s")
+
+
 def too_wide(page):
     """How far the page reaches beyond its window."""
     return page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
@@ -129,6 +138,24 @@ def test_a_page_without_answers_is_drawn_too(open_page, make_study, fake):
     assert page.get_by_text("No recipe has a known optimum at two widths").is_visible()
 
 
+def test_names_that_are_long_or_alike_break_nothing(open_page, make_study):
+    from moga.report.page import write_report
+
+    long = "a_company.language_models.experimental." + "a_very_long_module_name" * 2 + ":an_optimizer_of_our_own"
+    page = ready(open_page(write_report(make_study({long: {}, "A b": {}, "a-b": {}})), viewport=WINDOWS["phone"]))
+    draw_all(page)
+    assert too_wide(page) <= 0
+    files = page.locator("figure").evaluate_all("all => all.map(one => one.dataset.file)")
+    assert len(set(files)) == len(files) == 7
+    assert all(one.locator("button").count() for one in page.locator(".legend").all())
+    button = page.get_by_role("button", name="…:an_optimizer_of_our_own")
+    assert button.get_attribute("title") == long
+    page.set_viewport_size({"width": 688, "height": 1017})
+    page.emulate_media(media="print")
+    page.evaluate("window.dispatchEvent(new Event('beforeprint'))")
+    assert too_wide(page) <= 0
+
+
 def test_the_checks_see_faults(open_page, pages):
     page = ready(open_page(pages["smoothness"], viewport=WINDOWS["phone"]))
     page.evaluate("document.querySelector('.note').style.color = '#bbb'")
@@ -140,9 +167,8 @@ def test_the_checks_see_faults(open_page, pages):
     assert too_wide(page) > 0
     page.evaluate("fetch('https://example.org/').catch(() => 0)")
     page.evaluate("setTimeout(() => missing(), 0)")
-    page.wait_for_timeout(200)
-    assert any("Content Security Policy" in line for line in page.said)
-    assert any("missing is not defined" in line for line in page.said)
+    for words in ("Content Security Policy", "missing is not defined"):
+        wait_until(page, lambda words=words: any(words in line for line in page.said))
     page.said.clear()
 
 

@@ -9,6 +9,8 @@ from markupsafe import escape
 
 from moga.report.html import resource
 from moga.report.page import write_report
+from moga.study.settings import Settings
+from moga.study.train import DIVERGED_STEPS
 
 TWO = {"moga-row": {}, "adamw": {"drift": -0.9, "optimum": -3.0}}
 PLOTLY = resource("vendor/plotly-basic.min.js")
@@ -68,7 +70,7 @@ def test_figures_stand_as_json_that_cannot_end_its_element(page):
 
 
 def test_no_table_calls_a_fitted_number_a_measured_one(page):
-    heads = re.search(r"<th>fitted optimum.*?</tr>", page, re.DOTALL)[0]
+    heads = re.search(r"<th scope=.col.>fitted optimum.*?</tr>", page, re.DOTALL)[0]
     assert re.findall(r"<th[^>]*>([a-z ]+)<small>([a-z, ×]+)</small>", heads)[:4] == [
         ("fitted optimum", "learning rate, of the parabola"),
         ("fitted loss", "of the parabola"),
@@ -90,6 +92,7 @@ def test_the_methods_have_the_numbers_that_the_code_has(page):
     methods = " ".join(page[page.index('id="h-methods"') :].split())
     assert "exp(−(loss − lowest loss) / 0.1)" in methods
     assert "regret at most 0.02 nats per token and drift at most 0.15 octave" in methods
+    assert f"more than {Settings().margin:g} above the first for {DIVERGED_STEPS} steps in a row" in methods
 
 
 def test_an_interrupted_study_says_how_to_go_on(make_study, page):

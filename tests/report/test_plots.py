@@ -125,7 +125,11 @@ def test_tables_are_the_records_in_full(make_study):
         assert runs[key] == [result["loss"], result["diverged"]]
     moves = drift_figure(results)["table"]["rows"]
     optima = [(summary.recipe, fit) for summary in results.summaries for fit in summary.widths if fit.known]
-    assert [row[:3] for row in moves] == [[recipe, fit.width, fit.optimum.lr] for recipe, fit in optima]
+    first = {recipe: fit.optimum.lr for recipe, fit in reversed(optima)}
+    assert moves == [
+        [recipe, fit.width, fit.optimum.lr, fit.optimum.stderr_log2, math.log2(fit.optimum.lr / first[recipe])]
+        for recipe, fit in optima
+    ]
 
 
 def test_training_curves_can_be_chosen_and_diverged_ones_end_in_a_cross(make_study):

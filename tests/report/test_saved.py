@@ -49,6 +49,8 @@ def test_loss_csv_is_the_records(open_page, pages):
 def test_training_csv_is_the_view_that_is_shown(open_page, pages):
     page = open_page(pages["transfer"])
     page.get_by_label("Show", exact=True).select_option("Width 64: every learning rate")
+    name = saved(page, figures(page, "training").first, "csv")[1]
+    assert name == "training-moga-row-width-64-every-learning-rate.csv"
     rows = table(page, figures(page, "training").first)
     found = {}
     for row in rows:

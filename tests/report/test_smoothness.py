@@ -140,9 +140,21 @@ def test_the_page_stands_alone(tmp_path):
     assert "default-src &#39;none&#39;" in page or "default-src 'none'" in page
     assert "estimate from below" in page
     assert "moga smoothness --out &lt;x&gt;" in page
-    assert '<td class="n">+0.50 ± 0.00</td>' in page
+    assert '<td class="n">+0.50 ±\xa00.00</td>' in page
+    assert "a figure has every seed" in page
     assert page.count('class="plot"') == 2 * (2 * 2 + 3 * 2)
     assert {one.name for one in tmp_path.glob("*.png")} == {"smoothness-width.png", "smoothness-depth.png"}
+
+
+def test_the_methods_say_which_seeds_each_size_has(tmp_path):
+    write(tmp_path, layers=(2, 4), trained=(0,))
+    write(tmp_path, layers=(2,), trained=(10,), widths=(16,), seeds=(0, 1))
+    write(tmp_path, layers=(2,), trained=(10,), widths=(64,))
+    page = " ".join(write_smoothness_report(tmp_path).read_text(encoding="utf-8").split())
+    assert (
+        "Runs: 2 layers, after 0 steps: width 16, 64, 256 with seed 0; 4 layers, after 0 steps: width 16, 64, 256 with "
+        "seed 0; 2 layers, after 10 steps: width 16 with seed 0, 1 and width 64 with seed 0. The CSV"
+    ) in page
 
 
 def test_directories_without_such_a_study(tmp_path, make_study):

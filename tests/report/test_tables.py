@@ -20,6 +20,8 @@ def test_a_card_per_recipe_says_drift_regret_and_verdict(make_study):
     assert numbers(falling)["drift"].startswith("−0.90 ± ")
     assert float(numbers(falling)["regret"]) > 0.1
     assert numbers(flat)["best learning rate"] == "0.0604"
+    assert numbers(falling)["best learning rate"] == "0.121"  # at the smallest width, a quarter of it at the largest
+    assert flat.numbers[1][2] == "nats per token, at width 128, 2 seeds"
     assert f"adamw: {falling.text}".lower() == results.summaries[1].verdict.lower()
     assert flat.numbers[-1] == ("lowest loss", "1.965", "measured, at width 128")
     assert headline(results) == "moga-row: the learning rate transfers; adamw: it does not."

@@ -13,7 +13,7 @@ __all__ = ["LossAxis", "clipped", "loss_axis", "octave_ticks", "round_ticks"]
 
 @dataclass(frozen=True)
 class LossAxis:
-    """The loss axis of every panel, in nats per token.
+    """The loss axis of every panel, in `Results.unit`.
 
     Curves live below ``floor``. Above it, up to ``top``, is the band for runs that have no place on the axis: a row of
     marks per width at ``marks[width]``, so that marks at one learning rate do not cover each other, and a line of text.
@@ -54,7 +54,7 @@ def round_ticks(low: float, high: float, most: int = 7) -> list[float]:
     """
     power = 10.0 ** math.floor(math.log10((high - low) / most))
     step = next(factor * power for factor in (1, 2, 5, 10, 20) if (high - low) / (factor * power) < most)
-    return [round(step * index, 10) for index in range(math.ceil(low / step), math.floor(high / step) + 1)]
+    return [float(f"{step * index:.12g}") for index in range(math.ceil(low / step), math.floor(high / step) + 1)]
 
 
 def octave_ticks(low: float, high: float) -> list[int]:

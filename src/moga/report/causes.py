@@ -47,7 +47,7 @@ def verdict(check: Check) -> str:
     words = f"{sum(module.word == check.word for module, _ in rows)} of {count} modules"
     if check.word == "undecided":
         return f"{check.title}: undecided. {words} have slopes too uncertain to pass; give more seeds or larger sizes"
-    return f"{check.title}: fails. {words}; the first is {rows[0][0].name}: {rows[0][1]}"
+    return f"{check.title}: fails. {words} fail; the first is {rows[0][0].name}: {rows[0][1]}"
 
 
 def largest_slope(check: Check) -> tuple[Slope, str] | None:

@@ -31,7 +31,7 @@ def chart(
 
 
 def entry(group: str, name: str, colour: str, dash: str, symbol: str = "") -> Figure:
-    """A line of a legend; it shows or hides the traces of its ``legendgroup``."""
+    """A line of a legend; it shows or hides the traces of its ``legendgroup``, the tooltip of a short name."""
     return {"group": group, "name": name, "colour": colour, "dash": dash, "symbol": symbol}
 
 

@@ -76,6 +76,7 @@ class Check:
 
     study: dict[str, Any]
     records: list[Record]
+    left_out: tuple[str, ...] = ()  # other cases of the directory, which are not finished
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -87,9 +88,7 @@ class Check:
     def title(self) -> str:
         """The recipe, and the fault if one is planted."""
         config = self.records[0]["config"]
-        return str(config["recipe"]) + (
-            "" if config["plant"] == "none" else f" with the planted fault {config['plant']!r}"
-        )
+        return _title(config["recipe"], config["plant"])
 
     @cached_property
     def sizes(self) -> list[int]:
@@ -180,6 +179,10 @@ class Check:
         )  # fmt: skip
 
 
+def _title(recipe: str, plant: str) -> str:
+    return recipe if plant == "none" else f"{recipe} with the planted fault {plant!r}"
+
+
 def _starred(name: str) -> str:
     """The name with a star for its first number, so that the layers of a deep model have one name.
 
@@ -209,9 +212,10 @@ def _exact(values: Values) -> float | None:
 
 
 def load_check(directory: str | Path) -> list[Check]:
-    """The cases of a directory that `moga check` wrote, in the order of their records.
+    """The finished cases of a directory that `moga check` wrote, in the order of their records.
 
-    Raises StudyError where there is no check, or one with a case that has fewer than two sizes or seeds at each.
+    A finished case has at least two sizes, and the same seeds, at least two, at each. Raises StudyError where there is
+    no check, or none with such a case.
     """
     directory = Path(directory)
     study = read_study(directory)
@@ -223,14 +227,22 @@ def load_check(directory: str | Path) -> list[Check]:
         cases.setdefault((config["recipe"], config["lr"], config["plant"]), []).append(record)
     if not cases:
         raise StudyError(f"no finished run in {directory}: run `moga check` first")
-    again = f": {study['commands'][-1]}" if study["commands"] else ""
-    for (recipe, _, plant), records in cases.items():
-        seeds: dict[int, set[int]] = {}
-        for record in records:
-            seeds.setdefault(record["config"]["size"], set()).add(record["config"]["seed"])
-        if len(seeds) < 2 or len({frozenset(one) for one in seeds.values()}) > 1 or len(next(iter(seeds.values()))) < 2:
-            raise StudyError(
-                f"the check of {recipe} (planted fault: {plant}) in {directory} is not finished: it needs at least two "
-                f"sizes, and the same seeds, at least two, at each; run it again{again}"
-            )
-    return [Check(study, records) for records in cases.values()]
+    finished = {case: records for case, records in cases.items() if _finished(records)}
+    left_out = tuple(_title(recipe, plant) for recipe, lr, plant in cases if (recipe, lr, plant) not in finished)
+    if not finished:
+        recipe, _, plant = next(iter(cases))
+        again = f": {study['commands'][-1]}" if study["commands"] else ""
+        raise StudyError(
+            f"the check of {recipe} (planted fault: {plant}) in {directory} is not finished: it needs at least two "
+            f"sizes, and the same seeds, at least two, at each; run it again{again}"
+        )
+    return [Check(study, records, left_out) for records in finished.values()]
+
+
+def _finished(records: Sequence[Record]) -> bool:
+    """Whether there are two sizes at least, and at each the same seeds, two at least."""
+    seeds: dict[int, set[int]] = {}
+    for record in records:
+        seeds.setdefault(record["config"]["size"], set()).add(record["config"]["seed"])
+    first, *others = seeds.values()
+    return bool(others) and len(first) > 1 and all(one == first for one in others)

@@ -18,7 +18,7 @@ from moga.report.coordinates import RMS, Check, Parameter, load_check
 from moga.report.files import write_picture, write_whole
 from moga.report.html import Card, Chart, render, settings_of
 from moga.report.slopes import ERRORS, Finding
-from moga.report.theme import DASHES, GRID, VERDICTS
+from moga.report.theme import DASHES, GRID, VERDICTS, short_names, verbatim
 
 __all__ = ["check_figure", "check_png", "module_rows", "parameter_rows", "text", "write_check_report"]
 
@@ -59,6 +59,9 @@ def text(checks: Sequence[Check]) -> str:
             lines += ["  " + "  ".join(map(str.ljust, row, widths)).rstrip() for row in cells]
             lines += [f"  and {len(rows) - SHOWN} more"] if len(rows) > SHOWN else []
         blocks.append("\n".join(lines))
+    left_out = checks[0].left_out
+    if left_out:
+        blocks.append(f"left out, as not all of their runs are there: {', '.join(left_out)}")
     return "\n\n".join(blocks)
 
 
@@ -108,11 +111,14 @@ def _plain(value: float | None) -> str:
 
 def _render(checks: Sequence[Check]) -> str:
     """The page as one string of HTML that opens without a network."""
-    study = checks[0].study
+    study, left_out = checks[0].study, checks[0].left_out
+    if left_out:
+        study = {"unfinished": study["commands"][-1] if study["commands"] else ""} | study
     rates = {f"learning rate of {check.title}": f"{check.records[0]['config']['lr']:g}" for check in checks}
     return render(
         "coordinates.html",
         study=study,
+        left_out=left_out,
         records=[record for check in checks for record in check.records],
         title=f"Coordinate check: {study['settings']['model']}",
         over=study["settings"]["over"],
@@ -209,11 +215,15 @@ def check_figure(check: Check, what: str) -> Picture:
 
 def check_png(checks: Sequence[Check]) -> Figure:
     """A row per case: sizes at the start, and changes after the last step, with one scale."""
+    recipes = [str(check.records[0]["config"]["recipe"]) for check in checks]
+    names = short_names(recipes)
     figure = Figure(figsize=(8.2, 2.7 * len(checks) + 0.4), layout="constrained")
     panels = figure.subplots(len(checks), len(PICTURES), sharey=True, squeeze=False)
     lines = {(row, what): _lines(check, what) for row, check in enumerate(checks) for what in PICTURES}
     for (row, what), panel in zip(lines, panels.flat, strict=True):
-        _draw(panel, checks[row], what, lines[row, what])
+        _draw(panel, checks[row], lines[row, what])
+        title = checks[row].title.replace(recipes[row], names[recipes[row]], 1)
+        panel.set_title(f"{verbatim(title)}: {checks[row].word}\n{PICTURES[what]}", loc="left", fontsize=8.5)
         panel.set_ylim(*_range(list(lines.values())))
     for row in panels:
         row[0].set_ylabel("relative size", fontsize=8.5)
@@ -222,7 +232,7 @@ def check_png(checks: Sequence[Check]) -> Figure:
     return figure
 
 
-def _draw(panel: Axes, check: Check, what: str, lines: Sequence[Line]) -> None:
+def _draw(panel: Axes, check: Check, lines: Sequence[Line]) -> None:
     for _, word, line in lines:
         colour, dash, width, _ = VERDICTS[word]
         style: Any = DASHES[dash]
@@ -232,5 +242,4 @@ def _draw(panel: Axes, check: Check, what: str, lines: Sequence[Line]) -> None:
     panel.set_xticks(check.sizes, [str(size) for size in check.sizes])
     panel.minorticks_off()
     panel.grid(color=GRID, linewidth=0.8)
-    panel.set_title(f"{check.title}: {check.word}\n{PICTURES[what]}", loc="left", fontsize=8.5)
     panel.spines[["top", "right"]].set_visible(False)

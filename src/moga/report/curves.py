@@ -36,7 +36,7 @@ def _best_view(results: Results) -> dict[str, Any]:
             runs = [run for run in results.runs(summary.recipe, fit.width) if run["config"]["lr"] == rate]
             style = results.colours[fit.width], results.dashes[fit.width]
             chosen[summary.recipe] += [(run, fit.name, style) for run in runs]
-    return _view(results.over, f"Each {results.over} at its best learning rate", chosen)
+    return _view(results.over, f"Each {results.over} at its best learning rate", results.unit, chosen)
 
 
 def _rates_view(results: Results, width: int) -> dict[str, Any]:
@@ -46,16 +46,17 @@ def _rates_view(results: Results, width: int) -> dict[str, Any]:
         rates = sorted({run["config"]["lr"] for run in runs})
         styles = dict(zip(rates, zip(sequential(len(rates)), dashes(len(rates)), strict=True), strict=True))
         chosen[summary.recipe] = [(run, power_of_two(run["config"]["lr"]), styles[run["config"]["lr"]]) for run in runs]
-    return _view(results.over, f"{results.over.capitalize()} {width}: every learning rate", chosen)
+    label = f"{results.over.capitalize()} {width}: every learning rate"
+    return _view(results.over, label, results.unit, chosen)
 
 
-def _view(over: str, label: str, chosen: dict[str, list[Shown]]) -> dict[str, Any]:
+def _view(over: str, label: str, unit: str, chosen: dict[str, list[Shown]]) -> dict[str, Any]:
     axis = _shared_range([run for runs in chosen.values() for run, *_ in runs])
-    return {"label": label, "panels": {recipe: _panel(over, runs, axis) for recipe, runs in chosen.items()}}
+    return {"label": label, "panels": {recipe: _panel(over, unit, runs, axis) for recipe, runs in chosen.items()}}
 
 
-def _panel(over: str, runs: list[Shown], axis: list[float]) -> dict[str, Any]:
-    layout = base_layout("step", "training loss (nats per token)")
+def _panel(over: str, unit: str, runs: list[Shown], axis: list[float]) -> dict[str, Any]:
+    layout = base_layout("step", f"training loss ({unit})")
     layout["yaxis"] |= {"range": axis}
     if not runs:
         words = {"text": "every run diverged", "showarrow": False, "xref": "paper", "yref": "paper", "x": 0.5, "y": 0.5}
@@ -81,7 +82,7 @@ def _curve(over: str, run: Record, name: str, style: tuple[str, str]) -> dict[st
         "line": {"color": style[0], "width": 1.6, "dash": style[1]},
         "text": f"{over} {config[over]}, learning rate {describe_rate(config['lr'])}, seed {config['seed']}"
         + (", diverged" if lost else ""),
-        "hovertemplate": "%{text}<br>step %{x}: loss %{y:.3f}<extra></extra>",
+        "hovertemplate": "%{text}<br>step %{x}: loss %{y:.4g}<extra></extra>",
     }
     if lost:
         sizes = [0] * (len(curve) - 1) + [9]

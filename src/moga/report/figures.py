@@ -14,7 +14,7 @@ from moga.report.axes import LossAxis, clipped, loss_axis
 from moga.report.files import write_picture
 from moga.report.plots import EDGE, LOST, edge_side, edge_sides
 from moga.report.results import Results
-from moga.report.theme import BAND, DASHES, GRID, SOFT, STRONG, recipe_style
+from moga.report.theme import BAND, DASHES, GRID, SOFT, STRONG, recipe_style, verbatim
 from moga.study.fit import Summary, WidthFit
 
 __all__ = ["drift_png", "transfer_png", "write_figures"]
@@ -44,7 +44,7 @@ def transfer_png(results: Results) -> Figure:
     for index, (summary, panel) in enumerate(zip(results.summaries, axes.flat, strict=False)):
         _transfer_panel(panel, results, summary)
         if index % columns == 0:
-            panel.set_ylabel("validation loss (nats per token)")
+            panel.set_ylabel(f"validation loss ({results.unit})")
     for unused in axes.flat[count:]:
         unused.set_visible(False)
     handles = [_handle(results, width) for width in results.widths]
@@ -68,7 +68,7 @@ def _transfer_panel(panel: Axes, results: Results, summary: Summary) -> None:
     panel.set_ylim(axis.bottom, axis.top)
     panel.set_yticks(axis.ticks)
     panel.set_xlabel("learning rate")
-    panel.set_title(summary.recipe, loc="left", fontweight="bold", fontsize=11)
+    panel.set_title(verbatim(results.names[summary.recipe]), loc="left", fontweight="bold", fontsize=11)
     for side in edge_sides(summary):
         _note(panel, EDGE, 0.01 if side == "left" else 0.99, 0.01, side, "bottom")
     if axis.band:
@@ -132,7 +132,7 @@ def drift_png(results: Results) -> Figure:
             linewidth=1.6,
             linestyle=dash,
             capsize=2.5,
-            label=summary.recipe,
+            label=verbatim(results.names[summary.recipe]),
         )
     panel.set_xscale("log", base=2)
     panel.set_xticks(results.widths, [str(width) for width in results.widths])

@@ -15,7 +15,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from moga.report.charts import Figure
-from moga.report.theme import dark_colours
+from moga.report.theme import dark_colours, typographic
 
 __all__ = ["Card", "Chart", "environments", "plain", "render", "resource", "settings_of"]
 
@@ -62,7 +62,7 @@ class Chart:
 
     @property
     def file(self) -> str:
-        """The name of what is saved, without its ending."""
+        """The name of what is saved, without its ending; the page's script numbers names that come again."""
         return re.sub(r"[^a-z0-9]+", "-", f"{self.group} {self.title}".lower()).strip("-")
 
     @cached_property
@@ -85,6 +85,7 @@ def render(
         trim_blocks=True,
         lstrip_blocks=True,
     )
+    environment.filters["typographic"] = typographic
     return environment.get_template(template).render(
         commands=study["commands"],
         unfinished=study.get("unfinished"),
@@ -94,7 +95,7 @@ def render(
         style=resource("style.css"),
         script=resource("page.js"),
         plotly=resource("vendor/plotly-basic.min.js"),
-        **{"settings": settings_of(study)} | values,
+        **{"settings": settings_of(study), "left_out": ()} | values,
     )
 
 

@@ -16,6 +16,18 @@
   const parse = (text, atNight) =>
     atNight ? JSON.parse(text, (key, value) => (typeof value === "string" && dark[value]) || value) : JSON.parse(text);
 
+  const slug = (text) => text.toLowerCase().replace(/[^a-z0-9]+/g, "-").replace(/^-|-$/g, "");
+  const lines = (text) => text.match(/.{1,90}(?=\s|$)|.{1,90}/g).map((one) => one.trim().replaceAll("<", "&lt;"));
+
+  // Different names may give one name of a file: those that come again are numbered.
+  const files = new Set();
+  const unique = (name) => {
+    let found = name;
+    for (let i = 2; files.has(found); i++) found = `${name}-${i}`;
+    files.add(found);
+    return found;
+  };
+
   // Charts of one group share a legend, what it hides, and the view.
   const groups = new Map();
   const groupOf = (name, legend) => {
@@ -27,8 +39,9 @@
     constructor(figure) {
       this.place = figure.querySelector(".plot");
       this.sources = figure.querySelectorAll('script[type="application/json"]');
-      this.title = `${figure.dataset.title}`;
-      this.file = figure.dataset.file;
+      this.title = `${figure.dataset.group}: ${figure.dataset.title}`;
+      this.file = figure.dataset.file = unique(figure.dataset.file);
+      this.select = document.querySelector(`select[data-group="${CSS.escape(figure.dataset.group)}"]`);
       const shared = document.querySelector(`.legend[data-group="${CSS.escape(figure.dataset.group)}"]`);
       this.group = groupOf(shared ? figure.dataset.group : this.file, shared ?? figure.querySelector(".legend"));
       this.group.charts.push(this);
@@ -36,6 +49,16 @@
       for (const button of figure.querySelectorAll("[data-save]")) {
         button.addEventListener("click", () => this[button.dataset.save]());
       }
+    }
+
+    // What is chosen of several views.
+    get view() {
+      return this.select && this.sources.length > 1 ? this.select.options[this.group.view].text : "";
+    }
+
+    // The name of a saved file without its ending.
+    get saved() {
+      return this.view ? `${this.file}-${slug(this.view)}` : this.file;
     }
 
     read(atNight) {
@@ -60,13 +83,14 @@
         type: "scatter", x: [null], y: [null], name: one.name, mode: one.symbol ? "lines+markers" : "lines",
         line: { color: one.colour, dash: one.dash, width: 2 }, marker: { color: one.colour, symbol: one.symbol || "circle", size: 9 },
       }));
+      const title = [...lines(document.title), ...lines(this.view ? `${this.title}, ${this.view}` : this.title)];
       const words = {
         showlegend: true, legend: { orientation: "h", traceorder: "normal", x: 0, y: 1.01, yanchor: "bottom" },
-        title: { text: this.title, x: 0.02, xanchor: "left", y: 0.97, yanchor: "top", font: { size: 17 } },
-        margin: { ...layout.margin, t: 96 },
+        title: { text: title.join("<br>"), x: 0.02, xanchor: "left", y: 0.98, yanchor: "top", font: { size: 14 } },
+        margin: { ...layout.margin, t: 60 + 19 * title.length },
       };
       const figure = { data: [...data, ...keys], layout: { ...layout, ...words, ...PICTURE } };
-      save(`${this.file}.png`, await Plotly.toImage(figure, { format: "png", scale: 2, ...PICTURE }));
+      save(`${this.saved}.png`, await Plotly.toImage(figure, { format: "png", scale: 2, ...PICTURE }));
     }
 
     csv() {
@@ -78,7 +102,7 @@
       };
       const lines = [table.columns, ...rows].map((row) => row.map(cell).join(",") + "\n");
       const place = URL.createObjectURL(new Blob(lines, { type: "text/csv" }));
-      save(`${this.file}.csv`, place);
+      save(`${this.saved}.csv`, place);
       setTimeout(() => URL.revokeObjectURL(place), 10000);
     }
   }
@@ -106,6 +130,7 @@
       picture.append(drawn("path", { d: "M0 7h30", ...stroke }));
       if (one.symbol) picture.append(drawn("path", { d: MARKS[one.symbol], fill: one.colour }));
       button.type = "button";
+      if (one.name.includes("…")) button.title = one.group;
       button.append(picture, ...named(one.name));
       button.setAttribute("aria-pressed", String(!group.hidden.has(one.group)));
       button.addEventListener("click", () => {

@@ -10,8 +10,8 @@ from moga.report.figures import write_figures
 from moga.report.files import write_whole
 from moga.report.html import Chart, render
 from moga.report.plots import drift_figure, transfer_panel
-from moga.report.results import Results, load_results
-from moga.report.tables import cards, headline, spans, width_rows
+from moga.report.results import NATS, Results, load_results
+from moga.report.tables import cards, headline, optima, spans, width_rows
 from moga.study.fit import FIT_SCALE, TRANSFERS_DRIFT, TRANSFERS_REGRET
 
 __all__ = ["render_page", "write_report"]
@@ -41,7 +41,11 @@ def render_page(results: Results) -> str:
         cards=cards(results),
         over=results.over,
         widths=width_rows(results),
-        seeds=len(results.seeds),
+        averaged=results.averaged,
+        unit=results.unit,
+        nats=NATS,
+        margin=f"{results.study['settings'].get('margin', 1.0):g}",
+        shared=any(record.get("environment", {}).get("workers", 1) > 1 for record in results.records),
         span=spans(results),
         fit_scale=FIT_SCALE,
         regret_limit=TRANSFERS_REGRET,
@@ -72,7 +76,8 @@ def _charts(results: Results) -> dict[str, Any]:
         "transfer": [
             Chart(
                 summary.recipe,
-                f"{summary.recipe}: validation loss against learning rate, a line per {over}. {summary.verdict}",
+                f"{summary.recipe}: validation loss against learning rate, a line per {over}. {optima(summary)}. "
+                f"{summary.verdict.rstrip('.')}",
                 [transfer_panel(results, summary)],
                 group="loss",
                 kind=card.kind,

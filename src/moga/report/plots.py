@@ -12,7 +12,17 @@ from typing import Any
 from moga.report.axes import LossAxis, clipped, loss_axis, octave_ticks
 from moga.report.charts import Figure, base_layout, chart, entry
 from moga.report.results import Record, Results, final_loss
-from moga.report.theme import BAND, PAPER, SOFT, STRONG, describe_rate, format_number, power_of_two, recipe_style
+from moga.report.theme import (
+    BAND,
+    PAPER,
+    SOFT,
+    STRONG,
+    describe_rate,
+    format_loss,
+    format_number,
+    power_of_two,
+    recipe_style,
+)
 from moga.study.fit import Summary, WidthFit
 
 __all__ = ["drift_figure", "edge_side", "edge_sides", "transfer_panel", "width_legend"]
@@ -34,7 +44,7 @@ def edge_sides(summary: Summary) -> list[str]:
 def transfer_panel(results: Results, summary: Summary) -> Figure:
     """Validation loss against learning rate for one recipe: a curve per width, its optimum, and what diverged."""
     axis = loss_axis(results)
-    layout = base_layout("learning rate", "validation loss (nats per token)")
+    layout = base_layout("learning rate", f"validation loss ({results.unit})")
     low, high = results.octaves[summary.recipe]
     ticks = octave_ticks(low, high)
     layout["xaxis"] |= {
@@ -104,7 +114,7 @@ def _mean_points(fit: WidthFit, colour: str, common: Figure, top: float) -> Figu
         "mode": "markers",
         "marker": {"color": colour, "size": 6},
         "text": [
-            f"<b>{fit.name}</b><br>learning rate {describe_rate(rate)}<br>loss {format_number(loss)}{seeds}"
+            f"<b>{fit.name}</b><br>learning rate {describe_rate(rate)}<br>loss {format_loss(loss)}{seeds}"
             for rate, loss in shown
         ],
         "hovertemplate": "%{text}<extra></extra>",
@@ -120,7 +130,7 @@ def _points(runs: list[Record], common: Figure, marker: Figure, what: str, top: 
         "marker": marker,
         "text": [
             f"<b>{common['name']}</b><br>learning rate {describe_rate(run['config']['lr'])}"
-            f"<br>loss {format_number(final_loss(run))}<br>{what} {run['config']['seed']}"
+            f"<br>loss {format_loss(final_loss(run))}<br>{what} {run['config']['seed']}"
             for run in finite
         ],
         "hovertemplate": "%{text}<extra></extra>",
@@ -142,7 +152,7 @@ def _marks_above(results: Results, summary: Summary, fit: WidthFit, axis: LossAx
         (
             "triangle-up",
             list(above),
-            {rate: f"loss {format_number(loss)}, above the axis" for rate, loss in above.items()},
+            {rate: f"loss {format_loss(loss)}, above the axis" for rate, loss in above.items()},
         ),
     ]
     return [
@@ -210,9 +220,10 @@ def drift_figure(results: Results) -> Figure:
         if len(found) > 1:
             style = recipe_style(index)
             traces.append(_drift_trace(summary, found, index))
-            legend.append(entry(summary.recipe, summary.recipe, style.colour, style.dash, style.symbol))
+            name = results.names[summary.recipe]
+            legend.append(entry(summary.recipe, name, style.colour, style.dash, style.symbol))
             rows += _move_rows(summary, found)
-    moves = [abs(y) for trace in traces for y in trace["y"]]
+    moves = [abs(y) + error for one in traces for y, error in zip(one["y"], one["error_y"]["array"], strict=True)]
     reach = max([0.5, *(1.25 * move for move in moves)])
     layout["yaxis"] |= {"range": [-reach, reach]}
     columns = ["recipe", results.over, "fitted_optimum", "standard_error_octaves", "move_octaves"]

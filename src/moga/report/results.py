@@ -10,17 +10,19 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from moga.report.theme import dashes, sequential
+from moga.report.theme import dashes, sequential, short_names
 from moga.study.fit import Summary, transfer_summary
 from moga.study.records import StudyError, read_records, read_study
 
-__all__ = ["Results", "final_loss", "load_results"]
+__all__ = ["NATS", "Results", "final_loss", "load_results"]
 
 Record = dict[str, Any]
 
+NATS = "nats per token"
+
 
 def final_loss(record: Record) -> float:
-    """Validation loss of a run in nats per token; infinity for a run that diverged.
+    """Validation loss of a run, of text in nats per token; infinity for a run that diverged.
 
     >>> final_loss({"result": {"loss": None, "diverged": True}})
     inf
@@ -43,6 +45,25 @@ class Results:
         """What grows, "width" or "depth"; where it is the depth, what is called a width here is a depth."""
         word: str = self.study["settings"].get("over", "width")
         return word
+
+    @property
+    def unit(self) -> str:
+        """Of the losses: of a model or data of one's own (``module:function``) only their owner knows it."""
+        settings = self.study["settings"]
+        own = any(":" in str(settings.get(name)) for name in ("family", "data"))
+        return "units of your loss" if own else NATS
+
+    @cached_property
+    def names(self) -> dict[str, str]:
+        """Recipe -> its name in legends and panels."""
+        return short_names(summary.recipe for summary in self.summaries)
+
+    @property
+    def averaged(self) -> str:
+        """Over how many seeds the points of the curves are means, "2" or "1 to 2"; "" where every width has one."""
+        counts = [fit.seeds for summary in self.summaries for fit in summary.widths if fit.seeds]
+        low, high = min(counts, default=1), max(counts, default=1)
+        return "" if high == 1 else str(high) if low == high else f"{low} to {high}"
 
     @cached_property
     def widths(self) -> list[int]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -55,8 +55,31 @@ def _render(found: Constants) -> str:
         tables=page_tables(found),
         from_below=FROM_BELOW,
         grew=sum(not record["result"]["settled"] for record in found.records),
-        sizes={name: ", ".join(map(str, found.sizes(name))) for name in ("width", "layers", "trained", "seed")},
+        span=_span(found),
     )
+
+
+def _span(found: Constants) -> str:
+    """Which widths and seeds were measured, for every depth and number of steps.
+
+    Widths of the same seeds stand together.
+    """
+    parts = []
+    for steps in found.sizes("trained"):
+        for layers in found.sizes("layers"):
+            seeds: dict[int, set[int]] = {}
+            for one in found.chosen(layers=layers, trained=steps):
+                seeds.setdefault(one["config"]["width"], set()).add(one["config"]["seed"])
+            shared: dict[tuple[int, ...], list[int]] = {}
+            for width in sorted(seeds):
+                shared.setdefault(tuple(sorted(seeds[width])), []).append(width)
+            said = [f"width {_listed(widths)} with seed {_listed(same)}" for same, widths in shared.items()]
+            parts += [f"{layers} layers, after {steps} steps: {' and '.join(said)}"] if said else []
+    return "; ".join(parts)
+
+
+def _listed(numbers: Iterable[int]) -> str:
+    return ", ".join(map(str, numbers))
 
 
 def cards(found: Constants) -> list[Card]:

@@ -10,11 +10,11 @@ from markupsafe import Markup
 
 from moga.report.html import Card
 from moga.report.plots import edge_side
-from moga.report.results import Results
-from moga.report.theme import describe_rate, format_number
-from moga.study.fit import Summary, WidthFit
+from moga.report.results import NATS, Results
+from moga.report.theme import describe_rate, format_loss, format_number
+from moga.study.fit import SAME_RATE, Summary, WidthFit
 
-__all__ = ["WidthRow", "cards", "headline", "spans", "width_rows"]
+__all__ = ["WidthRow", "cards", "headline", "optima", "spans", "width_rows"]
 
 # What is said of a recipe: kind, words.
 _STATUS = {True: ("yes", "transfers"), False: ("no", "does not transfer"), None: ("maybe", "unknown")}
@@ -44,25 +44,39 @@ class WidthRow:
 
 def cards(results: Results) -> list[Card]:
     """The verdict on each recipe with its numbers, in the order of the records."""
-    return [_card(summary) for summary in results.summaries]
+    return [_card(results, summary) for summary in results.summaries]
 
 
-def _card(summary: Summary) -> Card:
+def _card(results: Results, summary: Summary) -> Card:
     kind, word = _STATUS[summary.transfers]
     drift = format_number(summary.drift, 2, signed=True) if summary.drift is not None else "unknown"
     if summary.drift is not None and summary.drift_stderr is not None:
         drift += f" ± {summary.drift_stderr:.2f}"
-    regret = format_number(summary.regret) if summary.regret is not None else "unknown"
     small, large = summary.widths[0], summary.widths[-1]
     tuned = f"{small.optimum.lr:.3g}" if small.known and small.optimum else "unknown"
     numbers = [
         ("drift", drift, "octaves per doubling"),
-        ("regret", regret, f"nats, at {large.name}"),
+        ("regret", *_regret(results, summary)),
         ("best learning rate", tuned, f"fitted, at {small.name}"),
-        ("lowest loss", format_number(large.best_loss), f"measured, at {large.name}"),
+        ("lowest loss", format_loss(large.best_loss), f"measured, at {large.name}"),
     ]
     sentence = summary.verdict.removeprefix(f"{summary.recipe}: ")
     return Card(summary.recipe, numbers, sentence[:1].upper() + sentence[1:], kind, word)
+
+
+def _regret(results: Results, summary: Summary) -> tuple[str, str]:
+    """The number, and its unit, its width and the seeds that it is a mean of."""
+    large = summary.widths[-1]
+    if summary.regret is None or summary.regret_lr is None:
+        return "unknown", f"at {large.name}"
+    if not math.isfinite(summary.regret):
+        return "diverged", f"at {large.name}"
+    runs = [(run["config"]["lr"], run["config"]["seed"]) for run in results.runs(summary.recipe, large.width)]
+    best = large.lrs[large.losses.index(large.best_loss)]
+    tried = {seed for rate, seed in runs if math.isclose(rate, summary.regret_lr, rel_tol=SAME_RATE)}
+    count = len(tried & {seed for rate, seed in runs if rate == best})
+    number = format_number(summary.regret) if results.unit == NATS else format_loss(summary.regret, 3)
+    return number, f"{results.unit}, at {large.name}, {count} seed{'s' * (count != 1)}"
 
 
 def width_rows(results: Results) -> list[WidthRow]:
@@ -81,8 +95,8 @@ def _width_row(results: Results, summary: Summary, fit: WidthFit) -> WidthRow:
         parameters=f"{runs[0]['result']['parameters']:,}",
         optimum=Markup(text),
         unknown=unknown,
-        fitted_loss="–" if unknown or fit.optimum is None else format_number(fit.optimum.loss),
-        best_loss=format_number(fit.best_loss),
+        fitted_loss="–" if unknown or fit.optimum is None else format_loss(fit.optimum.loss),
+        best_loss=format_loss(fit.best_loss),
         best_rate=_best_rate(fit),
         grid=f"{len(fit.lrs)} × {fit.seeds}",
         runs=f"{len(runs)}" + (f", {lost} diverged" if lost else ""),
@@ -113,6 +127,15 @@ def _optimum_text(fit: WidthFit) -> tuple[str, bool]:
     if fit.optimum.stderr_log2 is not None:
         text += f" ± {fit.optimum.stderr_log2:.2f} octaves"
     return text, False
+
+
+def optima(summary: Summary) -> str:
+    """The best learning rate at every width, in plain text."""
+    found = [
+        f"{fit.name} {fit.optimum.lr:.3g}" if fit.known and fit.optimum else f"{fit.name} unknown"
+        for fit in summary.widths
+    ]
+    return f"Best learning rates: {', '.join(found)}"
 
 
 def _costs(results: Results, recipe: str, width: int | None) -> tuple[str, str, str]:

@@ -9,6 +9,7 @@ of Okabe and Ito, which stay distinct under every common colour blindness. Every
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable
 from typing import NamedTuple
 
@@ -27,10 +28,14 @@ __all__ = [
     "dark_colours",
     "dashes",
     "describe_rate",
+    "format_loss",
     "format_number",
     "power_of_two",
     "recipe_style",
     "sequential",
+    "short_names",
+    "typographic",
+    "verbatim",
 ]
 
 PAPER, INK, SOFT, GRID, BAND, LINE, STRONG = (
@@ -50,6 +55,7 @@ VERDICTS = {
 }
 
 _VIRIDIS = ((68, 1, 84), (59, 82, 139), (33, 145, 140), (94, 201, 98), (253, 231, 37))
+LONGEST = 40  # characters of a name in a legend or above a panel
 _LIGHT_ENDS, _DARK_ENDS = (2.35, 0.0), (1.4, 4.0)  # places in viridis of the smallest and of the largest
 
 
@@ -143,7 +149,55 @@ def format_number(value: float | None, digits: int = 3, *, signed: bool = False)
         return "–"
     if not math.isfinite(value):
         return "diverged"
-    return f"{value:{'+' if signed else ''}.{digits}f}".replace("-", "−")
+    rounded = round(value, digits) + 0.0  # not -0.0
+    return f"{rounded:{'+' if signed else ''}.{digits}f}".replace("-", "−")
+
+
+def format_loss(value: float, digits: int = 4) -> str:
+    """``value`` with as many significant digits, whatever its unit; every digit before the point up to nine.
+
+    >>> format_loss(1.9654), format_loss(0.0004), format_loss(63302872.4), format_loss(float("inf"))
+    ('1.965', '0.0004000', '63302872', 'diverged')
+    """
+    if not math.isfinite(value):
+        return "diverged"
+    if 1 <= abs(value) < 1e9:
+        return f"{value:.{max(0, digits - len(str(int(abs(value)))))}f}".replace("-", "−")
+    return f"{value + 0.0:#.{digits}g}".replace("-", "−")
+
+
+def typographic(text: str) -> str:
+    """Real minus signs before numbers, and errors that stay on the line of their sign; powers as in a^-1 are kept.
+
+    >>> typographic("moves by -0.05 ± 0.01 in gpt-2, width^-0.5")
+    'moves by −0.05 ±\\xa00.01 in gpt-2, width^-0.5'
+    """
+    return re.sub(r"(?<![\w^.-])-(?=\d)", "−", text).replace("± ", "±\u00a0")
+
+
+def short_names(names: Iterable[str]) -> dict[str, str]:
+    """Name -> what legends and panels say: of a long import path the function, numbered where two would be the same.
+
+    >>> package = "a.package.with.a.name.that.is.long"
+    >>> list(short_names(["adamw", f"{package}.first:descent", f"{package}.second:descent"]).values())
+    ['adamw', '…:descent', '…:descent (2)']
+    """
+    found: dict[str, str] = {}
+    for name in dict.fromkeys(names):
+        short = "…:" + name.rpartition(":")[2] if len(name) > LONGEST and ":" in name else name
+        short = short if len(short) <= LONGEST else short[: LONGEST - 1] + "…"
+        same = sum(one.partition(" (")[0] == short for one in found.values())
+        found[name] = f"{short} ({same + 1})" if same else short
+    return found
+
+
+def verbatim(text: str) -> str:
+    """``text`` for matplotlib, which takes what stands between two dollars for mathematics.
+
+    >>> verbatim("a$b$")
+    'a\\\\$b\\\\$'
+    """
+    return text.replace("$", r"\$")
 
 
 def power_of_two(rate: float) -> str:
