@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,11 +18,6 @@ BEGIN, END = "<!-- python docs/make_depth.py -->\n", "<!-- end -->\n"
 # Model -> rule of its branches -> directory of records.
 MODELS = {
     "GPT-2": {"1/K": "gpt2-depth-1K", "1/sqrt(2K)": "gpt2-depth-1sqrt2K", "none": "gpt2-depth-none"},
-    "Residual network": {
-        "1/K": "digits-depth-deep",
-        "1/sqrt(2K)": "digits-depth-deep_root",
-        "none": "digits-depth-deep_plain",
-    },
 }
 DASHES = {"1/K": "-", "1/sqrt(2K)": "--", "none": ":"}
 
@@ -40,28 +36,30 @@ def table(model: str) -> Iterator[str]:
     for rule, one in rows:
         drift = "unknown" if one.drift is None else f"{one.drift:+.2f}"
         regret = "unknown" if one.regret is None else f"{one.regret:+.3f}"
-        losses = ["diverged" if fit.best_loss is None else f"{fit.best_loss:.3f}" for fit in one.widths]
+        losses = [f"{fit.best_loss:.3f}" if math.isfinite(fit.best_loss) else "diverged" for fit in one.widths]
         yield f"| `{one.recipe}` | `{rule}` | {drift} | {regret} | {' | '.join(losses)} |"
 
 
 def figure() -> Figure:
-    """A row per model: the fitted best rate relative to the smallest depth's, and the lowest loss, against depth."""
-    drawn = Figure(figsize=(8.2, 6.2), layout="constrained")
+    """A row per model: the fitted best rate, and the lowest loss, against depth."""
+    drawn = Figure(figsize=(8.2, 0.7 + 2.8 * len(MODELS)), layout="constrained")
     panels = drawn.subplots(len(MODELS), 2, squeeze=False)
     for model, (rates, losses) in zip(MODELS, panels, strict=True):
         for rule, found in studies(model):
             for index, (recipe, one) in enumerate(found.verdicts.items()):
                 style = recipe_style(index)
                 words = {"color": style.colour, "marker": style.marker, "markersize": 4, "label": f"{recipe}, {rule}"}
-                known = [fit for fit in one.widths if fit.optimum is not None and not fit.optimum.edge]
+                known = [fit for fit in one.widths if fit.known]
                 rates.plot([fit.width for fit in known], [fit.optimum.lr for fit in known], DASHES[rule], **words)
-                fits = [fit for fit in one.widths if fit.best_loss is not None]
-                losses.plot([fit.width for fit in fits], [fit.best_loss for fit in fits], DASHES[rule], **words)
+                losses.plot(
+                    [fit.width for fit in one.widths], [fit.best_loss for fit in one.widths], DASHES[rule], **words
+                )
         sizes = [fit.width for fit in one.widths]
         for panel, title in ((rates, "best learning rate (fitted)"), (losses, "lowest loss (measured)")):
             _axes(panel, sizes)
             panel.set_title(f"{model}: {title}", loc="left", fontsize=9)
         rates.set_yscale("log", base=2)
+        rates.set_ylim(2**-5, 2**-2)  # the rates of the grid
     for panel in panels[-1]:
         panel.set_xlabel("blocks", fontsize=8.5)
     drawn.legend(*panels[0, 0].get_legend_handles_labels(), loc="outside lower center", ncols=3, frameon=False)

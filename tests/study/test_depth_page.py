@@ -1,0 +1,30 @@
+"""The measured part of docs/depth.md: what the records say, and what it is there to show."""
+
+import importlib.util
+from pathlib import Path
+
+import pytest
+
+DOCS = Path(__file__).parents[2] / "docs"
+
+
+@pytest.fixture(scope="module")
+def maker():
+    spec = importlib.util.spec_from_file_location("make_depth", DOCS / "make_depth.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_the_page_has_the_tables_that_the_records_give(maker):
+    assert maker.page() == maker.PAGE.read_text(), "run: python docs/make_depth.py"
+
+
+def test_with_branches_by_1_over_k_the_rate_stays_and_the_loss_does_not_rise_and_without_it_does(maker):
+    for model in maker.MODELS:
+        found = dict(maker.studies(model))
+        for one in found["1/K"].verdicts.values():
+            assert one.transfers and abs(one.drift) <= 0.15
+            assert one.widths[-1].best_loss <= one.widths[0].best_loss
+        for one in found["none"].verdicts.values():
+            assert one.widths[-1].best_loss > one.widths[0].best_loss + 0.05
