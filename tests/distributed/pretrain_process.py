@@ -13,7 +13,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-faulthandler.dump_traceback_later(float(os.environ["MOGA_CASE_LIMIT"]), exit=True)
+if __name__ == "__main__":  # and not where pytest looks for doctests
+    faulthandler.dump_traceback_later(float(os.environ["MOGA_CASE_LIMIT"]), exit=True)
 
 import torch  # noqa: E402
 from torch.distributed.checkpoint import FileSystemWriter  # noqa: E402
@@ -54,10 +55,11 @@ def in_the_first_save() -> None:
 
 KILLS = {"0": in_the_fifth_step, "1": in_the_first_save}  # by the number of restarts
 
-if os.environ.get("RANK") == "1" and (kill := KILLS.get(os.environ["TORCHELASTIC_RESTART_COUNT"])):
-    kill()
-sys.argv[0] = str(EXAMPLE)
-runpy.run_path(str(EXAMPLE), run_name="__main__")
-sys.stdout.flush()
-# Not the usual end: a thread of gloo that still holds a tensor when Python ends aborts the process, now and then.
-os._exit(0)
+if __name__ == "__main__":
+    if os.environ.get("RANK") == "1" and (kill := KILLS.get(os.environ["TORCHELASTIC_RESTART_COUNT"])):
+        kill()
+    sys.argv[0] = str(EXAMPLE)
+    runpy.run_path(str(EXAMPLE), run_name="__main__")
+    sys.stdout.flush()
+    # Not the usual end: a thread of gloo that still holds a tensor when Python ends aborts the process, now and then.
+    os._exit(0)

@@ -11,7 +11,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-faulthandler.dump_traceback_later(float(os.environ.get("MOGA_CASE_LIMIT", "200")), exit=True)
+if __name__ == "__main__":  # and not where pytest looks for doctests
+    faulthandler.dump_traceback_later(float(os.environ.get("MOGA_CASE_LIMIT", "200")), exit=True)
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import pytest  # noqa: E402

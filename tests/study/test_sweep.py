@@ -1,3 +1,4 @@
+import importlib
 import math
 import os
 import signal
@@ -99,7 +100,7 @@ def test_another_text_is_another_study(done: Path, plan: Plan) -> None:
 
 @pytest.mark.parametrize("name", ["workers", "threads"])
 def test_workers_and_threads_are_counted_from_one(name: str, plan: Plan, tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=f"{name} must be at least 1, got 0"):
+    with pytest.raises(ValueError, match=f"{name} must be a whole number of at least 1, got 0"):
         run_sweep(plan, tmp_path, **{name: 0})  # type: ignore[arg-type]
     assert not list(tmp_path.iterdir())
 
@@ -179,6 +180,9 @@ def test_an_optimizer_that_was_changed_is_not_mixed(text_file: Path, tmp_path: P
     run_sweep(plan, "out", data=text_file, workers=1)
     assert run_sweep(plan, "out", data=text_file, workers=1).ran == 0
     (tmp_path / "sweep_optimizer.py").write_text(source.replace("lr)\n", "lr / 2)\n"))
+    with pytest.raises((StudyError, ValueError), match="sweep_optimizer.py changed since it was imported"):
+        run_sweep(plan, "out", data=text_file, workers=1)
+    importlib.reload(sys.modules["sweep_optimizer"])
     with pytest.raises(StudyError, match="the code of sweep_optimizer:make changed since its runs in this directory"):
         run_sweep(plan, "out", data=text_file, workers=1)
 
