@@ -16,10 +16,10 @@ from typing import Any
 if __name__ == "__main__":  # and not where pytest looks for doctests
     faulthandler.dump_traceback_later(float(os.environ["MOGA_CASE_LIMIT"]), exit=True)
 
-import torch  # noqa: E402
-from torch.distributed.checkpoint import FileSystemWriter  # noqa: E402
+import torch
+from torch.distributed.checkpoint import FileSystemWriter
 
-from moga.optim.distributed.shards import ShardedStep  # noqa: E402
+from moga.optim.distributed.shards import ShardedStep
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "pretrain.py"
 FIFTH = 5

@@ -15,13 +15,13 @@ if __name__ == "__main__":  # and not where pytest looks for doctests
     faulthandler.dump_traceback_later(float(os.environ.get("MOGA_CASE_LIMIT", "200")), exit=True)
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-import pytest  # noqa: E402
-import torch  # noqa: E402
-from accelerate import Accelerator, DistributedType, skip_first_batches  # noqa: E402
-from integration.conftest import BATCH, STEPS, Run, reset, sequences  # noqa: E402
-from torch.nn.parallel import DistributedDataParallel  # noqa: E402
+import pytest
+import torch
+from accelerate import Accelerator, DistributedType, skip_first_batches
+from integration.conftest import BATCH, STEPS, Run, reset, sequences
+from torch.nn.parallel import DistributedDataParallel
 
-import moga  # noqa: E402
+import moga
 
 PARTS = 2  # of the batch of a process; each is one sequence
 
