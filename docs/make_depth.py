@@ -82,5 +82,5 @@ def page() -> str:
 
 
 if __name__ == "__main__":
-    figure().savefig(ROOT / "docs" / "figures" / "depth.png", dpi=110, facecolor="white")
+    figure().savefig(ROOT / "records" / "gpt2-depth-1K" / "depth.png", dpi=110, facecolor="white")
     PAGE.write_text(page())
