@@ -166,7 +166,12 @@ def main(given: list[str] | None = None) -> int:
             file=sys.stderr,
         )
         return 2
-    about = machine() | {"gpu": torch.cuda.get_device_name(), "workload": chosen.workload, "rounds": chosen.rounds}
+    about = machine("pytorch_optimizer", "heavyball")
+    about |= {
+        "gpu": torch.cuda.get_device_name(),
+        "workload": chosen.workload,
+        "rounds": chosen.rounds,
+    }
     rows = {
         word: measured(WORKLOADS[chosen.workload], getattr(torch, word), chosen.only, chosen.rounds)
         for word in chosen.dtypes

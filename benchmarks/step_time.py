@@ -159,12 +159,12 @@ def quartiles(values: list[float]) -> tuple[float, float, float]:
     return low, middle, high
 
 
-def machine() -> dict[str, Any]:
-    """What the figures depend on besides the code."""
+def machine(*packages: str) -> dict[str, Any]:
+    """What the figures depend on besides the code; ``packages`` are those beside torch and moga."""
     lines = Path("/proc/cpuinfo").read_text().splitlines() if Path("/proc/cpuinfo").exists() else []
     names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
     found = {}
-    for package in ("torch", "moga", "pytorch_optimizer", "heavyball"):
+    for package in ("torch", "moga", *packages):
         try:
             found[package] = importlib.metadata.version(package)
         except importlib.metadata.PackageNotFoundError:
@@ -250,7 +250,7 @@ def measured(
 def main(given: list[str] | None = None) -> None:
     """Measure, print the tables and write the file."""
     chosen = arguments(given)
-    about, done = machine() | {"clock": chosen.clock}, []
+    about, done = machine("pytorch_optimizer", "heavyball") | {"clock": chosen.clock}, []
     print(*(f"{key}: {value}" for key, value in about.items()), sep="\n")
     names = chosen.only or [name for name in CONTESTANTS if name not in SLOW]
     one = [(chosen.workload, chosen.dtype, names, chosen.rounds, chosen.threads)]

@@ -8,9 +8,7 @@ threads. Rounds differ in the seed; a ratio is taken within a round, and the los
 from __future__ import annotations
 
 import argparse
-import importlib.metadata
 import json
-import platform
 import statistics
 import tempfile
 import time
@@ -20,6 +18,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from step_time import machine
+from torch import nn
+from torch.optim import Optimizer
 from transformers.activations import ACT2FN
 
 import moga
@@ -42,15 +43,21 @@ KINDS = {
 }
 
 
-def plain(run: Run, corpus: Corpus, activation: str = "") -> float:
-    """The held-out loss of a run, made by nothing but a loop; ``activation`` is another word for the model's."""
+def made(run: Run) -> tuple[nn.Module, Optimizer]:
+    """A fresh model of a run and its optimizer."""
     settings = run.settings
     shape = {"layers": settings.layers, "head_size": settings.head_size, "context": settings.context}
     model = build_model(settings.family, run.size, seed=run.seed, recipe=run.recipe, **shape)
+    return model, moga.optimizer(model, run.recipe, lr=run.lr, nonfinite="propagate", **optimizer_options(run))
+
+
+def plain(run: Run, corpus: Corpus, activation: str = "") -> float:
+    """The held-out loss of a run, made by nothing but a loop; ``activation`` is another word for the model's."""
+    settings = run.settings
+    model, optimizer = made(run)
     for module in model.modules():
         if activation and hasattr(module, "act"):
             module.act = ACT2FN[activation]
-    optimizer = moga.optimizer(model, run.recipe, lr=run.lr, nonfinite="propagate", **optimizer_options(run))
     scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, schedule(settings))
     for step in range(settings.steps):
         windows = training_windows(corpus, settings.batch, settings.context, run.seed, step)
@@ -94,9 +101,7 @@ def where(width: int, corpus: Corpus, tries: int = 20) -> dict[str, float]:
     """Milliseconds by kind of work of one step of moga-row on one thread: of each kind the least of so many."""
     settings = replace(preset("quick").settings, corpus=corpus.fingerprint)
     run = Run("moga-row", width, 2**-5, 0, settings)
-    shape = {"layers": settings.layers, "head_size": settings.head_size, "context": settings.context}
-    model = build_model(settings.family, width, seed=0, recipe=run.recipe, **shape)
-    optimizer = moga.optimizer(model, run.recipe, lr=run.lr, nonfinite="propagate", **optimizer_options(run))
+    model, optimizer = made(run)
     found = []
     with threads(1):
         for step in range(tries):
@@ -126,15 +131,6 @@ def where_table(found: dict[int, dict[str, float]]) -> str:
     for kind in next(iter(found.values())):
         lines.append(f"| {kind} | " + " | ".join(f"{kinds[kind]:.1f}" for kinds in found.values()) + " |")
     return "\n".join(lines)
-
-
-def machine() -> dict[str, Any]:
-    """What the figures depend on besides the code."""
-    lines = Path("/proc/cpuinfo").read_text().splitlines() if Path("/proc/cpuinfo").exists() else []
-    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    versions = {package: importlib.metadata.version(package) for package in ("torch", "transformers", "moga")}
-    processor = names[0] if names else platform.processor()
-    return {"processor": processor, "processors": cpus(), "python": platform.python_version(), "versions": versions}
 
 
 def table(rounds: list[dict[str, Any]]) -> str:
@@ -167,7 +163,8 @@ def main(given: list[str] | None = None) -> None:
     parser.add_argument("--json", type=Path, help="write the figures there too")
     chosen = parser.parse_args(given)
     corpus = load_corpus(context=quick.settings.context)
-    about = machine() | {"workers": chosen.workers, "loop_threads": chosen.threads, "steps": chosen.steps}
+    about = machine("transformers") | {"processors": cpus(), "workers": chosen.workers}
+    about |= {"loop_threads": chosen.threads, "steps": chosen.steps}
     about |= {"activation": chosen.activation or "the study's"}
     if chosen.where:
         print(where_table({width: where(width, corpus) for width in chosen.widths}))

@@ -1,21 +1,16 @@
 """Each benchmark runs on tiny sizes, and its arithmetic is right; the figures themselves are no test."""
 
-import importlib.util
 import json
-import sys
 from pathlib import Path
 
 import pytest
+from scripts import load_script
 
 PLACE = Path(__file__).parents[1] / "benchmarks"
 
 
 def script(name):
-    spec = importlib.util.spec_from_file_location(f"benchmark_{name}", PLACE / f"{name}.py")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
+    return load_script(f"benchmarks/{name}.py")
 
 
 @pytest.fixture(scope="module")

@@ -14,10 +14,10 @@ from rich.console import Console
 
 from moga.api.progress import show_progress
 from moga.cli import main
-from moga.cli.plan import parse_recipes, parse_seeds
+from moga.cli.plan import parse_recipes
 from moga.report.results import load_results
 from moga.study import sweep
-from moga.study.plans import transfer_plan
+from moga.study.plans import seeds_of, transfer_plan
 from moga.study.presets import PRESETS
 
 TINY = ["--recipe", "moga-row", "--widths", "32,64", "--lrs", "2**-4:2**-2", "--steps", "3", "--batch", "2"]
@@ -216,8 +216,8 @@ def test_another_missing_module_is_a_bug(monkeypatch):
 
 def test_recipes_and_seeds_are_read():
     assert parse_recipes(["adamw", "moga-row, lion", ""]) == ("adamw", "moga-row", "lion")
-    assert parse_seeds("2") == (0, 1)
-    assert parse_seeds("3,1") == (1, 3)
+    assert seeds_of("2") == (0, 1)
+    assert seeds_of("3,1") == (1, 3)
 
 
 def test_a_preset_alone_is_the_preset():

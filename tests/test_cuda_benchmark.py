@@ -1,27 +1,19 @@
 """The benchmark for GPUs where there is none: it says so, and makes its tables of timings that are known."""
 
-import importlib.util
 import itertools
 import json
-import sys
 from pathlib import Path
 
 import pytest
 import torch
+from scripts import load_script
 
 PLACE = Path(__file__).parents[1] / "benchmarks"
 
 
 @pytest.fixture(scope="module")
 def cuda():
-    sys.path.insert(0, str(PLACE))  # where a script finds its neighbours
-    try:
-        spec = importlib.util.spec_from_file_location("benchmark_cuda_step_time", PLACE / "cuda_step_time.py")
-        module = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(module)
-    finally:
-        sys.path.remove(str(PLACE))
-    return module
+    return load_script("benchmarks/cuda_step_time.py")
 
 
 def test_without_a_gpu_it_says_so(cuda, monkeypatch, capsys, tmp_path):

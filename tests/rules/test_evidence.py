@@ -1,11 +1,12 @@
 """Steps move the output of every block as far in a wide network as in a narrow one; with a wrong scale they do not."""
 
 import codecs
-import importlib.util
+import importlib
 import sys
 from pathlib import Path
 
 import pytest
+from scripts import load_script
 
 import moga.study
 from moga.study.data import load_corpus
@@ -17,11 +18,8 @@ ROOT = Path(__file__).parents[2]
 @pytest.fixture(scope="module")
 def script():
     """docs/block_changes.py, and on the path examples/, from which it takes the networks."""
-    spec = importlib.util.spec_from_file_location("block_changes", ROOT / "docs" / "block_changes.py")
-    module = importlib.util.module_from_spec(spec)
     before = list(sys.path)
-    spec.loader.exec_module(module)
-    yield module
+    yield load_script("docs/block_changes.py")
     sys.path[:] = before
 
 

@@ -1,10 +1,10 @@
 """docs/recipes.md says what the table says."""
 
-import importlib.util
 import json
 from pathlib import Path
 
 import pytest
+from scripts import load_script
 
 import moga
 
@@ -13,10 +13,7 @@ DOCS = Path(__file__).parents[2] / "docs"
 
 @pytest.fixture(scope="module")
 def maker():
-    spec = importlib.util.spec_from_file_location("make_recipes", DOCS / "make_recipes.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return load_script("docs/make_recipes.py")
 
 
 def test_the_page_is_made_from_the_table(maker):
@@ -45,10 +42,7 @@ def test_every_recipe_says_what_was_chosen(maker):
 
 @pytest.fixture(scope="module")
 def trainer():
-    spec = importlib.util.spec_from_file_location("which_lr", DOCS / "which_lr.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return load_script("docs/which_lr.py")
 
 
 def test_the_runs_of_the_page_are_those_of_its_script(trainer):

@@ -1,19 +1,12 @@
 """The measured part of docs/depth.md: what the records say, and what it is there to show."""
 
-import importlib.util
-from pathlib import Path
-
 import pytest
-
-DOCS = Path(__file__).parents[2] / "docs"
+from scripts import load_script
 
 
 @pytest.fixture(scope="module")
 def maker():
-    spec = importlib.util.spec_from_file_location("make_depth", DOCS / "make_depth.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return load_script("docs/make_depth.py")
 
 
 def test_the_page_has_the_tables_that_the_records_give(maker):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import html
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -35,7 +34,7 @@ def check(
     lrs: float | Mapping[Any, float] | None = None,
     over: str = "width",
     sizes: Iterable[int] | None = None,
-    seeds: int | Iterable[int] = CHECK_SEEDS,
+    seeds: int | str | Iterable[int] = CHECK_SEEDS,
     plants: str | Sequence[str] = "none",
     data: str | Path | None = None,
     out: str | Path | None = None,
@@ -208,9 +207,6 @@ class Check(Result):
         from moga.report.coordinates_page import text
 
         return text(self._checks)
-
-    def _repr_html_(self) -> str:
-        return f"<p><b>{html.escape(self._title())}</b></p><pre>{html.escape(str(self))}</pre>"
 
 
 def _rms(norms: Sequence[float] | None) -> float | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import shutil
 import sys
 import warnings
@@ -54,6 +55,10 @@ class Result(ABC):
 
     def __repr__(self) -> str:
         return f"{self._title()}\n{self}"
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows for a cell that ends in the result."""
+        return f"<p><b>{html.escape(self._title())}</b></p><pre>{html.escape(str(self))}</pre>"
 
 
 def place_of(out: str | Path | None) -> tuple[Path, TemporaryDirectory[str] | None]:

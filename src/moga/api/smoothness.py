@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import html
 from collections.abc import Iterable, Mapping
 from functools import cached_property
 from pathlib import Path
@@ -32,7 +31,7 @@ def smoothness(
     widths: Iterable[int] = (32, 64, 128),
     layers: Iterable[int] = (2,),
     trained: Iterable[int] = (0, 40),
-    seeds: int | Iterable[int] = 1,
+    seeds: int | str | Iterable[int] = 1,
     data: str | Path | None = None,
     out: str | Path | None = None,
     threads: int = 1,
@@ -163,6 +162,3 @@ class Smoothness(Result):
         from moga.report.smoothness import text
 
         return text(self._found)
-
-    def _repr_html_(self) -> str:
-        return f"<p><b>{html.escape(self._title())}</b></p><pre>{html.escape(str(self))}</pre>"

@@ -40,7 +40,7 @@ def transfer(
     lrs: Rates | Mapping[Any, Rates] | None = None,
     over: str = "width",
     sizes: Iterable[int] | None = None,
-    seeds: int | Iterable[int] | None = None,
+    seeds: int | str | Iterable[int] | None = None,
     data: str | Path | Function | None = None,
     preset: str = "quick",
     out: str | Path | None = None,

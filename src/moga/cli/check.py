@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from moga.cli.plan import parse_lr, parse_recipes, parse_roles, parse_seeds
+from moga.cli.plan import parse_lr, parse_recipes, parse_roles
 from moga.cli.show import Stopped, show
 
 __all__ = ["check"]
@@ -62,7 +62,7 @@ def check(
             lrs=parse_lr(lr or (), recipes),
             over=over,
             sizes=None if sizes is None else parse_integers(sizes),
-            seeds=parse_seeds(seeds),
+            seeds=seeds,
             plants=[word.strip() for word in plant.split(",") if word.strip()],
             data=data,
             out=out,

@@ -11,7 +11,7 @@ import typer
 from moga.cli.balls import balls
 from moga.cli.check import check
 from moga.cli.inspect import inspect
-from moga.cli.plan import parse_betas, parse_lrs, parse_recipes, parse_roles, parse_seeds
+from moga.cli.plan import parse_betas, parse_lrs, parse_recipes, parse_roles
 from moga.cli.show import Stopped, show
 from moga.cli.smoothness import smoothness
 
@@ -120,7 +120,7 @@ def transfer(
             lrs=parse_lrs(lrs) if lrs else None,
             over=over,
             sizes=None if sizes is None else parse_integers(sizes),
-            seeds=None if seeds is None else parse_seeds(seeds),
+            seeds=seeds,
             data=data,
             preset=preset,
             out=out,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-__all__ = ["parse_betas", "parse_lr", "parse_lrs", "parse_recipes", "parse_roles", "parse_seeds"]
+__all__ = ["parse_betas", "parse_lr", "parse_lrs", "parse_recipes", "parse_roles"]
 
 
 def parse_recipes(words: Sequence[str]) -> tuple[str, ...]:
@@ -15,19 +15,6 @@ def parse_recipes(words: Sequence[str]) -> tuple[str, ...]:
     """
     names = (name.strip() for word in words for name in word.split(","))
     return tuple(dict.fromkeys(name for name in names if name))
-
-
-def parse_seeds(text: str) -> tuple[int, ...]:
-    """Seeds: one number is how many (from 0), a comma list is which.
-
-    >>> parse_seeds("3"), parse_seeds("0,4")
-    ((0, 1, 2), (0, 4))
-    """
-    from moga.study.presets import parse_integers
-
-    if "," in text:
-        return parse_integers(text, least=0)
-    return tuple(range(parse_integers(text)[0]))
 
 
 def parse_betas(text: str) -> tuple[float, float]:

@@ -8,7 +8,6 @@ from typing import Annotated
 
 import typer
 
-from moga.cli.plan import parse_seeds
 from moga.cli.show import Stopped, show
 
 __all__ = ["smoothness"]
@@ -50,7 +49,7 @@ def smoothness(
             widths=parse_integers(widths),
             layers=parse_integers(layers),
             trained=parse_integers(trained, least=0),
-            seeds=1 if seeds is None else parse_seeds(seeds),
+            seeds=1 if seeds is None else seeds,
             data=data,
             out=out,
             threads=threads,

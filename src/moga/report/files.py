@@ -8,7 +8,7 @@ from pathlib import Path
 
 from matplotlib.figure import Figure
 
-from moga.study.records import writing
+from moga.study.records import replace_file
 
 __all__ = ["write_picture", "write_whole"]
 
@@ -19,12 +19,7 @@ def write_whole(path: Path, content: bytes) -> None:
     Raises StudyError where it cannot be written; then the old file is as it was.
     """
     part = path.with_name(f".{path.name}.{os.getpid()}.part")  # of its own, should two processes write one report
-    with writing(path):
-        try:
-            part.write_bytes(content)
-            os.replace(part, path)
-        finally:
-            part.unlink(missing_ok=True)
+    replace_file(path, content, part)
 
 
 def write_picture(path: Path, figure: Figure, dots_per_inch: int) -> None:

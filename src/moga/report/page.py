@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from moga.report.curves import curve_views
 from moga.report.figures import write_figures
 from moga.report.files import write_whole
-from moga.report.html import Chart, render
+from moga.report.html import Card, Chart, render
 from moga.report.plots import drift_figure, transfer_panel
 from moga.report.results import NATS, Results, load_results
 from moga.report.tables import cards, headline, optima, spans, width_rows
@@ -31,6 +32,7 @@ def write_report(directory: str | Path) -> Path:
 
 def render_page(results: Results) -> str:
     """The page as one string of HTML. Its content security policy forbids the browser every connection."""
+    verdicts = cards(results)
     return render(
         "template.html",
         study=results.study,
@@ -38,7 +40,7 @@ def render_page(results: Results) -> str:
         palettes={len(results.widths)} | {len(fit_rates) for fit_rates in _rates(results)},
         title=_title(results),
         headline=headline(results),
-        cards=cards(results),
+        cards=verdicts,
         over=results.over,
         widths=width_rows(results),
         averaged=results.averaged,
@@ -50,7 +52,7 @@ def render_page(results: Results) -> str:
         fit_scale=FIT_SCALE,
         regret_limit=TRANSFERS_REGRET,
         drift_limit=TRANSFERS_DRIFT,
-        **_charts(results),
+        **_charts(results, verdicts),
     )
 
 
@@ -69,8 +71,8 @@ def _rates(results: Results) -> list[set[float]]:
     ]
 
 
-def _charts(results: Results) -> dict[str, Any]:
-    over, verdicts, views = results.over, cards(results), curve_views(results)
+def _charts(results: Results, verdicts: Sequence[Card]) -> dict[str, Any]:
+    over, views = results.over, curve_views(results)
     drift = drift_figure(results)
     return {
         "transfer": [

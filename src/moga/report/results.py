@@ -12,7 +12,7 @@ from typing import Any
 
 from moga.report.theme import dashes, sequential, short_names
 from moga.study.fit import Summary, transfer_summary
-from moga.study.records import StudyError, read_records, read_study
+from moga.study.records import StudyError, own_functions, read_records, read_study
 
 __all__ = ["NATS", "Results", "final_loss", "load_results"]
 
@@ -49,9 +49,7 @@ class Results:
     @property
     def unit(self) -> str:
         """Of the losses: of a model or data of one's own (``module:function``) only their owner knows it."""
-        settings = self.study["settings"]
-        own = any(":" in str(settings.get(name)) for name in ("family", "data"))
-        return "units of your loss" if own else NATS
+        return "units of your loss" if own_functions(self.study["settings"]) else NATS
 
     @cached_property
     def names(self) -> dict[str, str]:

@@ -65,7 +65,7 @@ def _lines(tensors: Sequence[StoredTensor]) -> list[str]:
     """A line for each tensor; of a deep model one for each kind, its numbers written as ``*``."""
     if len(tensors) <= SHOWN:
         return [f"  {one}" for one in tensors]
-    kinds = Counter(re.sub(r"(?<![^.])\d+(?=\.)", "*", str(one)) for one in tensors)
+    kinds = Counter(_starred(str(one)) for one in tensors)
     return [f"  {kind}{f', {times} times' if times > 1 else ''}" for kind, times in kinds.items()]
 
 
@@ -83,5 +83,13 @@ def _hidden_layers(names: Sequence[str], rest: dict[str, str]) -> dict[str, Any]
     shared = takewhile(lambda steps: len(set(steps)) == 1, zip(*(name.split(".")[:-1] for name in names), strict=False))
     pattern = ".".join([*(steps[0] for steps in shared), "*"])
     others = {name: role for name, role in rest.items() if fnmatchcase(name, pattern) and role in ("input", "output")}
-    any_layer = {".".join("*" if step.isdigit() else step for step in name.split(".")): r for name, r in others.items()}
-    return {pattern: "hidden", **any_layer}
+    return {pattern: "hidden", **{_starred(name): role for name, role in others.items()}}
+
+
+def _starred(name: str) -> str:
+    """With a star for every number that is a step of the name.
+
+    >>> _starred("layers.0.experts.12.up2")
+    'layers.*.experts.*.up2'
+    """
+    return re.sub(r"(?<![^.])\d+(?!\w)", "*", name)

@@ -9,14 +9,8 @@ from types import FrameType
 
 SHOWN = 3  # innermost places of one's own code
 INSTALLED = (*{sysconfig.get_path(word) for word in ("stdlib", "platstdlib", "purelib", "platlib")}, "<frozen")
-CALLS = {
-    "called",
-    "call_factory",
-    "loss_of",
-    "make_optimizer",
-    "_stream",
-    "_held_out",
-}  # what calls the user's functions
+# What calls the user's functions.
+CALLS = {"called", "call_factory", "loss_of", "make_optimizer", "_stream", "_held_out"}
 
 
 def failure_of(error: BaseException) -> str | None:

@@ -14,6 +14,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from moga.study.records import own_functions
+
 Floats = NDArray[np.float64]
 
 TRANSFERS_DRIFT = 0.15  # octaves of learning rate per doubling of the width
@@ -167,8 +169,7 @@ def transfer_summary(records: Iterable[Mapping[str, Any]]) -> list[Summary]:
         config, result = record["config"], record["result"]
         loss = math.inf if result["diverged"] or result["loss"] is None else float(result["loss"])
         over = config.get("over", "width")
-        if ":" in config.get("family", "") or ":" in config.get("data", ""):
-            unit = "in loss"  # whatever unit a loss of one's own has
+        unit = "in loss" if own_functions(config) else "nats"  # whatever unit a loss of one's own has
         widths = runs.setdefault(config["recipe"], {})
         widths.setdefault(config[over], {}).setdefault(config["lr"], {})[config["seed"]] = loss
     return [_summary(recipe, dict(sorted(widths.items())), over, unit) for recipe, widths in runs.items()]
@@ -264,8 +265,7 @@ def _why_unknown(fits: Sequence[WidthFit], drift: float | None, regret: float | 
             pair = f"the best rate and one beside it ({low:.4g}, {high:.4g})"
             return f"at {fit.name} {pair} are {apart:.1f} octaves apart: add rates between"
     if regret is None or drift is None:
-        smallest, largest = fits[0].width, fits[-1].width
-        return f"the run at {over} {largest} with the rate tuned at {over} {smallest} is missing: run the study again"
+        return f"the run at {fits[-1].name} with the rate tuned at {fits[0].name} is missing: run the study again"
     if regret <= TRANSFERS_REGRET and abs(drift) > TRANSFERS_DRIFT:
         return f"the best rate moves, but over these {over}s that costs nothing: add {over}s or seeds"
     return ""

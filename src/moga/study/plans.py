@@ -27,7 +27,7 @@ def transfer_plan(
     recipes: Sequence[str] = (),
     lrs: Rates | Mapping[str, Rates] | None = None,
     sizes: Iterable[int] | None = None,
-    seeds: int | Iterable[int] | None = None,
+    seeds: int | str | Iterable[int] | None = None,
     data: str = "",
     settings: Mapping[str, Any] | None = None,
 ) -> Plan:
@@ -49,9 +49,7 @@ def transfer_plan(
             resolve_recipe(recipe)  # an unknown name is said before anything else about it
     given = _given(settings or {}, Settings)
     sizes = None if sizes is None else whole_numbers("sizes", sizes)
-    _check_used(given, data, sizes)
-    if all(map(is_path, chosen)):
-        _check_unused(given, ("weight_decay", "momentum", "betas"), f"{', '.join(chosen)} makes its own optimizer")
+    _check_used(given, data, sizes, chosen)
     return replace(
         plan,
         rates=_rates(chosen, lrs, plan.rates),
@@ -68,7 +66,7 @@ def check_plan(
     lrs: float | Mapping[str, float] | None = None,
     over: str = "width",
     sizes: Iterable[int] | None = None,
-    seeds: int | Iterable[int] = CHECK_SEEDS,
+    seeds: int | str | Iterable[int] = CHECK_SEEDS,
     plants: Sequence[str] = ("none",),
     device: str = "cpu",
     settings: Mapping[str, Any] | None = None,
@@ -92,7 +90,7 @@ def check_plan(
     )
 
 
-def smoothness_plan(settings: Mapping[str, Any], seeds: int | Iterable[int] = 1, **axes: Any) -> SmoothnessPlan:
+def smoothness_plan(settings: Mapping[str, Any], seeds: int | str | Iterable[int] = 1, **axes: Any) -> SmoothnessPlan:
     """A plan of the axes that are given (norms, widths, layers, trained).
 
     >>> smoothness_plan({"random": 0}, norms=("row",), widths=(32, 64)).settings.random
@@ -113,8 +111,7 @@ def seeds_of(seeds: int | str | Iterable[int]) -> tuple[int, ...]:
     ((0, 1, 2), (4, 0), (0, 1))
     """
     if isinstance(seeds, str):
-        values = parse_integers(seeds, least=0)
-        return values if "," in seeds else seeds_of(values[0])
+        return parse_integers(seeds, least=0) if "," in seeds else tuple(range(parse_integers(seeds)[0]))
     if not isinstance(seeds, numbers.Number):
         return whole_numbers("seeds", seeds)
     if (count := whole_numbers("seeds", seeds)[0]) < 1:
@@ -194,8 +191,8 @@ def _check_named(own: Mapping[str, Any], recipes: Sequence[str], done: str) -> N
             )
 
 
-def _check_used(given: Mapping[str, Any], data: str, sizes: Sequence[int] | None) -> None:
-    """Refuse what would be without effect: the shape of a family for one's own model, that of text for one's own data.
+def _check_used(given: Mapping[str, Any], data: str, sizes: Sequence[int] | None, recipes: Sequence[str]) -> None:
+    """Refuse what has no effect: a family's shape for one's own model, that of text for data, words for optimizers.
 
     Raises ValueError that names it; also for depths that are not given.
     """
@@ -204,17 +201,13 @@ def _check_used(given: Mapping[str, Any], data: str, sizes: Sequence[int] | None
     unused = dict.fromkeys(("layers", "width", "head_size") if is_path(own) else (), f"{own} makes its own model")
     unused |= {} if is_path(own) else {grows: f"it is what grows over {over}; give sizes"}
     unused |= dict.fromkeys(("batch", "context") if is_path(data) else (), f"{data} makes its own batches")
+    makers = f"{', '.join(recipes)} makes its own optimizer"
+    unused |= dict.fromkeys(("weight_decay", "momentum", "betas") if all(map(is_path, recipes)) else (), makers)
     for name, reason in unused.items():
         if name in given:
             raise ValueError(f"{name} has no effect here: {reason}")
     if over == "depth" and sizes is None:
         raise ValueError("over depth the study needs depths: give sizes, as in 2,4,8,16")
-
-
-def _check_unused(given: Mapping[str, Any], names: Iterable[str], reason: str) -> None:
-    for name in names:
-        if name in given:
-            raise ValueError(f"{name} has no effect here: {reason}")
 
 
 def _with_warmup(settings: Settings, given: Mapping[str, Any]) -> Settings:

@@ -181,12 +181,22 @@ def close_study(directory: str | Path) -> None:
 
 
 def _write_study(folder: Path, study: Mapping[str, Any]) -> None:
-    part = folder / PART_FILE
-    # Written beside and moved into place: a crash leaves the old file or the new one, never half of one.
     with writing(folder / STUDY_FILE):
         folder.mkdir(parents=True, exist_ok=True)
-        part.write_text(json.dumps(study, indent=2) + "\n")
-        part.replace(folder / STUDY_FILE)
+    replace_file(folder / STUDY_FILE, (json.dumps(study, indent=2) + "\n").encode(), folder / PART_FILE)
+
+
+def replace_file(path: Path, content: bytes, part: Path) -> None:
+    """Write a file as ``part`` beside its place and move it there: a crash leaves the old one or the new one.
+
+    Raises StudyError where it cannot be written; then the old file is as it was.
+    """
+    with writing(path):
+        try:
+            part.write_bytes(content)
+            os.replace(part, path)
+        finally:
+            part.unlink(missing_ok=True)
 
 
 def check_place(folder: Path) -> None:
@@ -205,8 +215,12 @@ def check_place(folder: Path) -> None:
         )
 
 
-def _own_functions(settings: Mapping[str, Any]) -> str:
-    """The functions whose code is one of the settings."""
+def own_functions(settings: Mapping[str, Any]) -> str:
+    """The functions that make model and data, "" where moga makes both.
+
+    >>> own_functions({"family": "mine:net", "data": ""})
+    'mine:net'
+    """
     words = (str(settings.get(name, "")) for name in ("family", "data"))
     return " or ".join(word for word in words if ":" in word)
 
@@ -214,7 +228,7 @@ def _own_functions(settings: Mapping[str, Any]) -> str:
 def _check_same(folder: Path, old: Mapping[str, Any], new: Mapping[str, Any]) -> None:
     names = [name for name in [*old, *(name for name in new if name not in old)] if old.get(name) != new.get(name)]
     if names:
-        said = {"code": f"the code of {_own_functions(new)}, or of a value that it uses, changed"}
+        said = {"code": f"the code of {own_functions(new)}, or of a value that it uses, changed"}
         differences = "; ".join(said.get(name, f"{name}: {old.get(name)} there, {new.get(name)} now") for name in names)
         raise StudyError(
             f"{folder} holds a study with other settings ({differences}); runs under different settings cannot be "

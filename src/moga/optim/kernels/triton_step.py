@@ -57,6 +57,13 @@ def dropped(finite):
 
 
 @triton.jit
+def task_of(tasks, jobs):
+    """The job of this program, and which part of it."""
+    task = tasks + 2 * tl.program_id(0)
+    return jobs + tl.load(task) * WORDS, tl.load(task + 1)
+
+
+@triton.jit
 def sizes(lr, lr_scale, decay, scale, LR_ON_DEVICE: tl.constexpr):
     """What the weight is multiplied by (float32), and the size of its step (float64)."""
     rate = tl.cast(tl.load(lr) if LR_ON_DEVICE else lr, tl.float64) * lr_scale
@@ -68,6 +75,14 @@ def place_of(addresses, job, KEY: tl.constexpr, TYPE: tl.constexpr, ALIGNED: tl.
     """Where the job's matrix begins in one of the tensors."""
     start = tl.load(addresses + tl.load(job + TENSOR) * KEYS + KEY).to(tl.pointer_type(TYPE)) + tl.load(job + OFFSET)
     return tl.multiple_of(start, 16) if ALIGNED else start
+
+
+@triton.jit
+def places_of(addresses, job, STORED: tl.constexpr, ALIGNED: tl.constexpr):
+    """Where the job's matrix begins in weight, gradient and momentum."""
+    W = place_of(addresses, job, WEIGHT, STORED, ALIGNED)
+    G = place_of(addresses, job, GRAD, STORED, ALIGNED)
+    return W, G, place_of(addresses, job, FIRST, tl.float32, ALIGNED)
 
 
 @triton.jit
@@ -127,10 +142,8 @@ def sign_step(
     """``D = sign(L)``; NaN where L is not finite."""
     if dropped(finite):
         return
-    job, part = jobs + tl.load(tasks + 2 * tl.program_id(0)) * WORDS, tl.load(tasks + 2 * tl.program_id(0) + 1)
-    W = place_of(addresses, job, WEIGHT, STORED, ALIGNED)
-    G = place_of(addresses, job, GRAD, STORED, ALIGNED)
-    M = place_of(addresses, job, FIRST, tl.float32, ALIGNED)
+    job, part = task_of(tasks, jobs)
+    W, G, M = places_of(addresses, job, STORED, ALIGNED)
     across = tl.cdiv(tl.load(job + COLS), C)
     at, here = tile(job, part // across * R, part % across * C, R, C, ALIGNED)
     keep, size = sizes(lr, lr_scale, decay, tl.load(job + SCALE).to(tl.float64, bitcast=True), LR_ON_DEVICE)
@@ -148,10 +161,8 @@ def row_step(
     """``D = L / norm_2(L)`` by rows; ONCE: a row is one tile and stays in registers between its two looks."""
     if dropped(finite):
         return
-    job, part = jobs + tl.load(tasks + 2 * tl.program_id(0)) * WORDS, tl.load(tasks + 2 * tl.program_id(0) + 1)
-    W = place_of(addresses, job, WEIGHT, STORED, ALIGNED)
-    G = place_of(addresses, job, GRAD, STORED, ALIGNED)
-    M = place_of(addresses, job, FIRST, tl.float32, ALIGNED)
+    job, part = task_of(tasks, jobs)
+    W, G, M = places_of(addresses, job, STORED, ALIGNED)
     cols = tl.load(job + COLS)
     keep, size = sizes(lr, lr_scale, decay, tl.load(job + SCALE).to(tl.float64, bitcast=True), LR_ON_DEVICE)
     if ONCE:
@@ -183,7 +194,7 @@ def column_sums(
     """The squares of L, summed over the rows of each part: (parts, cols) from the job's ROOM in ``sums`` on."""
     if dropped(finite):
         return
-    job, part = jobs + tl.load(tasks + 2 * tl.program_id(0)) * WORDS, tl.load(tasks + 2 * tl.program_id(0) + 1)
+    job, part = task_of(tasks, jobs)
     G = place_of(addresses, job, GRAD, STORED, ALIGNED)
     M = place_of(addresses, job, FIRST, tl.float32, ALIGNED)
     cols = tl.load(job + COLS)
@@ -208,10 +219,8 @@ def column_step(
     """``D = L / norm_2(L)`` by columns, after :func:`column_sums`."""
     if dropped(finite):
         return
-    job, part = jobs + tl.load(tasks + 2 * tl.program_id(0)) * WORDS, tl.load(tasks + 2 * tl.program_id(0) + 1)
-    W = place_of(addresses, job, WEIGHT, STORED, ALIGNED)
-    G = place_of(addresses, job, GRAD, STORED, ALIGNED)
-    M = place_of(addresses, job, FIRST, tl.float32, ALIGNED)
+    job, part = task_of(tasks, jobs)
+    W, G, M = places_of(addresses, job, STORED, ALIGNED)
     rows, cols = tl.load(job + ROWS), tl.load(job + COLS)
     across = tl.cdiv(cols, C)
     keep, size = sizes(lr, lr_scale, decay, tl.load(job + SCALE).to(tl.float64, bitcast=True), LR_ON_DEVICE)
@@ -240,10 +249,8 @@ def adam_step(
     """
     if dropped(finite):
         return
-    job, part = jobs + tl.load(tasks + 2 * tl.program_id(0)) * WORDS, tl.load(tasks + 2 * tl.program_id(0) + 1)
-    W = place_of(addresses, job, WEIGHT, STORED, ALIGNED)
-    G = place_of(addresses, job, GRAD, STORED, ALIGNED)
-    M = place_of(addresses, job, FIRST, tl.float32, ALIGNED)
+    job, part = task_of(tasks, jobs)
+    W, G, M = places_of(addresses, job, STORED, ALIGNED)
     V = place_of(addresses, job, SECOND, tl.float32, ALIGNED)
     across = tl.cdiv(tl.load(job + COLS), C)
     at, here = tile(job, part // across * R, part % across * C, R, C, ALIGNED)
