@@ -17,8 +17,8 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import pytest
 import torch
-from accelerate import Accelerator, DistributedType, skip_first_batches
-from integration.conftest import BATCH, STEPS, Run, reset, sequences
+from accelerate import Accelerator, DistributedType
+from integration.conftest import BATCH, STEPS, Run, reset, sequences, train_steps
 from torch.nn.parallel import DistributedDataParallel
 
 import moga
@@ -52,20 +52,11 @@ def ranks(recipe: str, first: int, last: int, *, load: str = "", save: str = "",
     assert accelerator.distributed_type == DistributedType.MULTI_CPU and accelerator.num_processes * PARTS == BATCH
     own, optimizer, scheduler = made(recipe, seed, STEPS * accelerator.num_processes, **options)  # it steps for each
     loader = torch.utils.data.DataLoader(sequences(), batch_size=1)
-    model, optimizer, loader, scheduler = accelerator.prepare(own.model, optimizer, loader, scheduler)
-    assert isinstance(model, DistributedDataParallel)
+    prepared = accelerator.prepare(own.model, optimizer, loader, scheduler)
+    assert isinstance(prepared[0], DistributedDataParallel)
     if load:
         accelerator.load_state(load)
-    for i, batch in enumerate(skip_first_batches(loader, first * PARTS), first * PARTS):
-        if i == last * PARTS:
-            break
-        with accelerator.accumulate(model):
-            accelerator.backward(model(**batch).loss)
-            if accelerator.sync_gradients:
-                accelerator.clip_grad_norm_(model.parameters(), 1.0)
-            optimizer.step()
-            scheduler.step()
-            optimizer.zero_grad()
+    train_steps(accelerator, prepared, PARTS, first, last)
     if save:
         accelerator.save_state(save)
     everywhere = accelerator.reduce(torch.tensor(own.losses, dtype=torch.float64), "mean")

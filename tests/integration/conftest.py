@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
 import torch
+from accelerate import Accelerator, skip_first_batches
 from accelerate.state import AcceleratorState, GradientState
 from torch import Tensor
 from transformers import GPT2Config, GPT2LMHeadModel
@@ -34,6 +36,21 @@ class Run:
             self.model = GPT2LMHeadModel(config)
             moga.initialize_(self.model, "moga-row")
         self.model.register_forward_hook(lambda module, args, output: self.losses.append(output.loss.item()))
+
+
+def train_steps(accelerator: Accelerator, prepared: Sequence[Any], parts: int, first: int, last: int) -> None:
+    """Steps [first, last), each of so many batches, of what ``accelerator.prepare`` returned."""
+    model, optimizer, loader, scheduler = prepared
+    for i, batch in enumerate(skip_first_batches(loader, first * parts), first * parts):
+        if i == last * parts:
+            break
+        with accelerator.accumulate(model):
+            accelerator.backward(model(**batch).loss)
+            if accelerator.sync_gradients:
+                accelerator.clip_grad_norm_(model.parameters(), 1.0)
+            optimizer.step()
+            scheduler.step()
+            optimizer.zero_grad()
 
 
 def sequences() -> list[dict[str, Tensor]]:

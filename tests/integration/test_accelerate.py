@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from accelerate import Accelerator, skip_first_batches
+from accelerate import Accelerator
 
 import moga
 
@@ -23,19 +23,10 @@ def train(tools, data, recipe):
         optimizer = moga.optimizer(own.model, recipe, lr=0.1, weight_decay=0.1)
         scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1 - step / 20)
         loader = torch.utils.data.DataLoader(data, batch_size=tools.BATCH // parts)
-        model, optimizer, loader, scheduler = accelerator.prepare(own.model, optimizer, loader, scheduler)
+        prepared = accelerator.prepare(own.model, optimizer, loader, scheduler)
         if load:
             accelerator.load_state(load)
-        for i, batch in enumerate(skip_first_batches(loader, first * parts), first * parts):
-            if i == last * parts:
-                break
-            with accelerator.accumulate(model):
-                accelerator.backward(model(**batch).loss)
-                if accelerator.sync_gradients:
-                    accelerator.clip_grad_norm_(model.parameters(), 1.0)
-                optimizer.step()
-                scheduler.step()
-                optimizer.zero_grad()
+        tools.train_steps(accelerator, prepared, parts, first, last)
         if save:
             accelerator.save_state(save)
         return own.losses

@@ -11,7 +11,7 @@ import sys
 
 import pytest
 import torch
-from models.groups import GROUP
+from optim.fast_steps import SHAPES, UPDATES, Fast, grads_of
 
 import moga
 from moga.geometry import newton_schulz
@@ -21,24 +21,10 @@ from moga.optim.kernels.build import Unavailable
 from moga.optim.kernels.jobs import COLUMNS, ROWS, SIGN, jobs_of, normalised
 from moga.optim.kernels.triton_launch import leave_to_triton, product_for
 from moga.optim.kernels.triton_product import symmetric_product
-from moga.optim.reference import reference
 from moga.optim.update import batched, decay, new_state
 
 DEVICE = "cpu" if os.environ["TRITON_INTERPRET"] == "1" else "cuda"
 
-UPDATES = [
-    {"norm": "sign"},
-    {"norm": "sign", "lookahead": 0.3, "momentum": 0.3},
-    {"norm": "row"},
-    {"norm": "row", "p": 1.0, "weight_decay": 0.0},
-    {"norm": "row", "average": "none"},
-    {"norm": "row", "lookahead": 0.2, "momentum": 0.0},
-    {"norm": "column"},
-    {"norm": "column", "q": math.inf},
-    {"norm": "column", "average": "none", "lookahead": "momentum"},
-    {"norm": "adam"},
-    {"norm": "adam", "eps": 0.0, "betas": [0.0, 0.3]},
-]
 NORMS = [{"norm": norm} for norm in ("sign", "row", "column", "adam")]
 LAYOUTS = [
     {},
@@ -49,55 +35,18 @@ LAYOUTS = [
     {"layout": "stack,out,in"},
     {"layout": "2*out,in,k"},
 ]
-SHAPES = {"stack,out,in": (3, 6, 5), "2*out,in,k": (6, 5, 3, 3), "in,out": (5, 6)}
 
 
 def words(update):
     return "-".join(map(str, update.values())) or "plain"
 
 
-def group_of(*parts, **more):
-    group = {**GROUP, "implementation": "triton"}
-    for part in (*parts, more):
-        group |= part
-    return group
+def take(weight, grad, state, group):
+    assert leave_to_triton([0], [weight], [grad], [state], group, decay(group), None) == []
 
 
-def grads_of(shape, count, size=1.0, seed=0):
-    generator = torch.Generator().manual_seed(seed)
-    return [size * torch.randn(shape, generator=generator, dtype=torch.float64) for _ in range(count)]
-
-
-def start(shape, dtype, group, size=1.0):
-    weight = grads_of(shape, 1, size, seed=9)[0].to(DEVICE, dtype)
-    return weight, new_state(weight, group)
-
-
-def ran(group, shape, dtype, grads, way, size=1.0):
-    """The weight and state after a step for every gradient: ``way`` is "triton", "plain" or "float64"."""
-    weight, state = start(shape, dtype, group, size)
-    if way == "float64":
-        weight, state = weight.double(), {key: value.double() for key, value in state.items()}
-    for grad in grads:
-        grad = grad.to(DEVICE, dtype)
-        if way == "float64":
-            reference(weight, grad.double(), state, group)
-        elif way == "plain":
-            batched([weight], [grad], [state], {**group, "implementation": "plain"}, None)
-        else:
-            assert leave_to_triton([0], [weight], [grad], [state], group, decay(group), None) == []
-    return [weight, *state.values()]
-
-
-def check_errors(group, shape, dtype, grads):
-    """No error is more than twice that of tensor operations, or a unit in the last place of the largest in each step.
-
-    Weights start at 0: what is left in them are the steps, and no rounding of large weights hides an error.
-    """
-    exact, plain, fast = (ran(group, shape, dtype, grads, way, 0.0) for way in ("float64", "plain", "triton"))
-    for a, b, c in zip(exact, plain, fast, strict=True):
-        limit = 2 * (b.double() - a).abs().max() + len(grads) * torch.finfo(c.dtype).eps * a.abs().max()
-        assert (c.double() - a).abs().max() <= limit
+FAST = Fast("triton", take, DEVICE)
+group_of, start, ran, check_errors = FAST.group_of, FAST.start, FAST.ran, FAST.check_errors
 
 
 @pytest.mark.parametrize("layout", LAYOUTS, ids=words)
