@@ -49,8 +49,9 @@ static inline stored narrow(real y) { return (stored)y; }
 #endif
 
 enum { SIGN, ROWS, COLUMNS, ADAM }; /* of the stored order: ROWS normalises runs of `cols` entries, one after another */
-enum { CHUNK = 1 << 14, STRIPE = 1 << 12, BLOCK = 64 }; /* entries, columns of a task; rows */
-enum { PART = 64, SOON = 768, LANES = 16 };             /* entries fetched at a time, and how far ahead; partial sums */
+enum { CHUNK = 1 << 14, PIECE = 1 << 19 };  /* the least and the most entries of a task */
+enum { STRIPE = 1 << 12, BLOCK = 64 };      /* columns of a task; rows */
+enum { PART = 64, SOON = 768 };             /* entries, and partial sums, that are taken at a time; how far ahead */
 enum { FRONTS = 4 };                                    /* places of a chunk that are looked at in turn */
 enum { WEIGHT, GRAD, FIRST, SECOND, STEP, KEYS }; /* addresses of a tensor; FIRST is 0 without momentum */
 
@@ -139,30 +140,24 @@ INLINE void sign_run(const Matrix *X, int64_t at, int64_t n, Numbers c, const in
 }
 
 /* The second look finds g and m in the cache, and w, for which the first has asked. Many partial sums, as each waits
- * for the one before it. `next` is how far away the row is that this thread takes then, or 0. */
+ * for the one before it. `next` is how far away the next row is, or 0. */
 INLINE void row(const Matrix *X, int64_t at, int64_t n, int64_t next, Numbers c, const int kept) {
     stored *restrict w = X->weight + at;
     const stored *restrict g = X->grad + at;
     real *restrict m = kept ? X->first + at : 0;
     const real keep = 1 - c.lr * c.decay;
     const Mix ahead = mix(c.b2), rate = mix(1 - c.b1);
-    wide sums[LANES] = {0};
+    wide sums[PART] = {0};
     real a, b;
     PARTS(k, end, n) {
-        int64_t i = k;
         fetch(w + k, sizeof *w, 1);
-        for (; i + LANES <= end; i += LANES)
 #pragma omp simd
-            for (int64_t j = 0; j < LANES; j++) {
-                wide L = AHEAD(g, m, i + j);
-                sums[j] += L * L;
-            }
-        for (int64_t j = 0; i + j < end; j++) {
-            wide L = AHEAD(g, m, i + j);
-            sums[j] += L * L;
+        for (int64_t j = k; j < end; j++) {
+            wide L = AHEAD(g, m, j);
+            sums[j - k] += L * L;
         }
     }
-    for (int64_t half = LANES / 2; half; half /= 2)
+    for (int64_t half = PART / 2; half; half /= 2)
         for (int64_t j = 0; j < half; j++) sums[j] += sums[j + half];
     inverse(sums[0], X->size, &a, &b);
     PARTS(k, end, n) {
@@ -241,19 +236,25 @@ static void adam_run(const Matrix *X, int64_t at, int64_t n, Numbers c) {
     }
 }
 
+/* How finely work is cut: the entries of a task, and into how many stripes of columns a matrix may be cut. Both are to
+ * keep all threads busy: the larger a task, the longer the processor reads on from where it is. */
+typedef struct {
+    int64_t piece, share;
+} Grain;
+
 /* The tasks of a job: whole rows, whole columns, or entries. No result depends on where it is cut. */
 typedef struct {
     int64_t down, across; /* rows and columns of one task */
     int64_t count;
 } Cut;
 
-static Cut cut(const Job *job, int64_t share) { /* share: into how many columns may be cut to keep all threads busy */
-    Cut x = {1, CHUNK, 0};
+static Cut cut(const Job *job, Grain grain) {
+    Cut x = {1, grain.piece, 0};
     if (job->rows == 0 || job->cols == 0) return x;
     if (job->kind == COLUMNS) {
-        int64_t width = ceiling(ceiling(job->cols, share), 64) * 64;
+        int64_t width = ceiling(ceiling(job->cols, grain.share), 64) * 64;
         x.down = job->rows, x.across = width < STRIPE ? width : STRIPE;
-    } else if (job->kind == ROWS || job->cols <= CHUNK) x.down = ceiling(CHUNK, job->cols), x.across = job->cols;
+    } else if (job->kind == ROWS || job->cols <= x.across) x.down = ceiling(x.across, job->cols), x.across = job->cols;
     x.count = ceiling(job->rows, x.down) * ceiling(job->cols, x.across);
     return x;
 }
@@ -267,7 +268,7 @@ INLINE void run(const Matrix *X, const Job *job, Cut x, int64_t part, Numbers c,
     }
     for (int64_t i = top; i < job->rows && i < top + x.down; i++) {
         int64_t at = i * job->stride + from;
-        int last = i + 1 == job->rows || i + 1 == top + x.down || n > CHUNK; /* or too long to stay in a cache */
+        int last = i + 1 == job->rows || n > CHUNK; /* or too long to stay in a cache */
         if (job->kind == ROWS) row(X, at, n, last ? 0 : job->stride, c, kept);
         else if (job->kind == SIGN) sign_run(X, at, n, c, kept);
         else adam_run(X, at, n, c);
@@ -330,12 +331,11 @@ int moga_finite(const int64_t *at, int64_t tensors, int threads) {
 /* at: KEYS addresses for each tensor. Returns 0, or 1 where there was no memory (then nothing was changed). */
 int moga_step(int64_t *const *at, int64_t tensors, const Job *jobs, int64_t count, Numbers c, int threads) {
     int64_t *ends = malloc((count + 1) * sizeof *ends), total = 0, entries = 0;
-    const int64_t share = count < 2 * threads ? threads : 1;
     if (!ends) return 1;
-    for (int64_t k = 0; k < count; k++) {
-        ends[k] = total += cut(jobs + k, share).count;
-        entries += jobs[k].rows * jobs[k].cols;
-    }
+    for (int64_t k = 0; k < count; k++) entries += jobs[k].rows * jobs[k].cols;
+    const int64_t piece = entries / (16 * threads);
+    const Grain grain = {piece < CHUNK ? CHUNK : piece > PIECE ? PIECE : piece, count < 2 * threads ? threads : 1};
+    for (int64_t k = 0; k < count; k++) ends[k] = total += cut(jobs + k, grain).count;
     for (int64_t i = 0; i < tensors; i++)
         if (at[KEYS * i + STEP]) *(float *)at[KEYS * i + STEP] += 1;
 #pragma omp parallel for schedule(dynamic) num_threads(threads) if (threads > 1 && entries > 4 * CHUNK)
@@ -349,8 +349,8 @@ int moga_step(int64_t *const *at, int64_t tensors, const Job *jobs, int64_t coun
         const Job *job = jobs + low;
         Matrix X = matrix(job, at, c);
         int64_t part = task - (low ? ends[low - 1] : 0);
-        if (X.first) run(&X, job, cut(job, share), part, c, 1);
-        else run(&X, job, cut(job, share), part, c, 0);
+        if (X.first) run(&X, job, cut(job, grain), part, c, 1);
+        else run(&X, job, cut(job, grain), part, c, 0);
     }
     free(ends);
     return 0;
