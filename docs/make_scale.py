@@ -32,7 +32,7 @@ TP = 8
 ARITHMETIC = {
     **dict.fromkeys(("abs", "amax", "div", "mul", "sign", "sub", "sqrt", "reciprocal", "nan_to_num"), 1),
     **dict.fromkeys(("add", "linalg_vector_norm"), 2),
-    **dict.fromkeys(("unsqueeze", "unbind"), 0),
+    **dict.fromkeys(("copy", "empty_like", "unsqueeze", "unbind"), 0),
     "lerp": 3,
 }
 

@@ -142,13 +142,16 @@ def test_pairs_in_bfloat16_do_not_diverge_in_any_order(order, monkeypatch):
             assert torch.linalg.matrix_norm(gram_iteration(X, rows).double(), 2).max() < high
 
 
-@pytest.mark.parametrize("size", [1, 2 * BLOCK - 1, 2 * BLOCK, 2 * BLOCK + 1, 3 * BLOCK])
-def test_a_symmetric_product_is_its_upper_half_mirrored(size):
+@pytest.mark.parametrize("size", [1, 3 * BLOCK // 2 - 1, 3 * BLOCK // 2, 2 * BLOCK, 2 * BLOCK + 1, 3 * BLOCK])
+@pytest.mark.parametrize("graded", [True, False])
+def test_a_symmetric_product_is_its_upper_half_mirrored(size, graded):
     A = normal((size, 30)).double()
     R = A @ A.mT
-    for found, expected in ((symmetric_product(A, A.mT), R), (symmetric_product(R, R, R, 2.0, 3.0), 2 * R + 3 * R @ R)):
+    with torch.set_grad_enabled(graded):
+        pairs = (symmetric_product(A, A.mT), R), (symmetric_product(R, R, R, 2.0, 3.0), 2 * R + 3 * R @ R)
+    for found, expected in pairs:
         torch.testing.assert_close(found, expected)
-        assert size < 2 * BLOCK or torch.equal(found[:BLOCK, BLOCK:], found[BLOCK:, :BLOCK].mT)
+        assert size < 3 * BLOCK // 2 or torch.equal(found[:BLOCK, BLOCK:], found[BLOCK:, :BLOCK].mT)
 
 
 def normal(shape, seed=0):
@@ -185,9 +188,9 @@ def products(function, short, long, dtype, monkeypatch):
     counted = []
     multiply = newton_schulz._product
 
-    def counting(A, B, *rest):
+    def counting(A, B, *rest, **words):
         counted.append(A.shape[-2] * A.shape[-1] * B.shape[-1] / short**3)
-        return multiply(A, B, *rest)
+        return multiply(A, B, *rest, **words)
 
     with monkeypatch.context() as patch:
         patch.setattr(newton_schulz, "_product", counting)
@@ -207,8 +210,8 @@ def test_the_form_with_fewer_products_is_taken(monkeypatch):
         assert (pairs < plain) == (first < plain) == (long > GRAM_RATIO * short)
         assert forms(short, long, torch.float32)[3] == min(plain, first)
     assert (plain, pairs, first) == (45, 35, 40)  # 5 (2 * 4 + 1); a pair has 2 * 4 + 5 in place of 2 (2 * 4 + 1)
-    plain, _, first, taken = forms(768, 768, torch.float32)  # four blocks of 192 rows: 10 of 16 are computed
-    assert taken == plain == 5 * (2 * 10 / 16 + 1) < first
+    plain, _, first, taken = forms(768, 768, torch.float32)  # three blocks of 256 rows: 6 of 9 are computed
+    assert taken == plain == 5 * (2 * 6 / 9 + 1) < first
 
 
 def test_small_matrices_take_the_plain_form():

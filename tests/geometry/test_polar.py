@@ -266,5 +266,17 @@ def test_errors(call, text):
         call()
 
 
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("shape", [(3, 5), (5, 3), (2, 4, 4), (0, 3)])
+@pytest.mark.parametrize("method", POLAR)
+def test_overwriting_gives_the_same_factor_in_the_memory_of_its_argument(method, shape, dtype):
+    G = torch.randn(shape, generator=torch.Generator().manual_seed(0)).to(dtype)
+    expected = polar_factor(G, method)
+    for given in (G.clone(), G.mT.contiguous().mT):
+        found = polar_factor(given, method, overwrite=True)
+        torch.testing.assert_close(found, expected)
+        assert found.data_ptr() == given.data_ptr()
+
+
 def test_empty():
     assert polar_factor(torch.zeros(0, 3)).shape == (0, 3)

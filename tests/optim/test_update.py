@@ -9,7 +9,7 @@ from models.groups import GROUP
 from moga.geometry.norms import NORMS, norm
 from moga.optim.reference import reference
 from moga.optim.rounding import Noise
-from moga.optim.update import batched, new_state
+from moga.optim.update import TOGETHER, batched, new_state
 from moga.rules.updates import COMBINATIONS
 
 FUSED = {"layout": "in,out", "blocks": (2, 2, 2)}
@@ -27,6 +27,7 @@ GROUPS = [
     {**GROUP, "norm": "spectral", "constraint": "row_magnitude", "weight_decay": 0.0},
     {**GROUP, "norm": "euclidean", "step": "dual", "average": "sum", "lookahead": "momentum"},
     {**GROUP, "norm": "sign", "average": "none"},
+    {**GROUP, "norm": "spectral", "average": "none"},
     {**GROUP, "norm": "sign", "layout": "vector", "weight_decay": 0.0},
     {**GROUP, "norm": "euclidean", "layout": "vector"},
     {**GROUP, "norm": "adam", "state_dtype": "bfloat16"},
@@ -59,6 +60,7 @@ def follow(group, dtype, finite, steps=4):
     for t in range(steps):
         grads = tensors(group, dtype, 1 + t)
         batched(fast, grads, fast_states, group, finite)
+        torch.testing.assert_close(grads, tensors(group, dtype, 1 + t), rtol=0, atol=0)
         for weight, grad, state in zip(slow, grads, slow_states, strict=True):
             if weight.numel():
                 reference(weight, grad, state, group)
@@ -76,6 +78,15 @@ def test_batched_equals_reference(group, dtype, masked):
     torch.testing.assert_close(fast, slow, rtol=tolerance, atol=tolerance)
     near = min(tolerance, 1e-4) if group["state_dtype"] == "float32" else 1e-2
     torch.testing.assert_close(fast_states, slow_states, rtol=near, atol=min(near, 1e-5) if near < 1e-3 else near)
+
+
+@every_group
+def test_tensors_may_take_their_steps_one_after_another(group, monkeypatch):
+    group = {**group, "rounding": "nearest"}
+    together, _, states, _ = follow(group, torch.float64, None)
+    monkeypatch.setitem(TOGETHER, "cpu", 1)
+    apart, _, states_apart, _ = follow(group, torch.float64, None)
+    torch.testing.assert_close((apart, states_apart), (together, states))
 
 
 @every_group

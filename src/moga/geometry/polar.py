@@ -140,6 +140,7 @@ def polar_factor(
     steps: int | None = None,
     dtype: torch.dtype | None = None,
     product: Product | None = None,
+    overwrite: bool = False,
 ) -> Tensor:
     """The polar factor of matrices (..., out, in), in the shape and dtype of ``G``; zero where ``G`` is zero.
 
@@ -161,7 +162,8 @@ def polar_factor(
     bfloat16 is faster where the device has it, in wider bands: :data:`POLAR` has the numbers. ``G`` is divided by its
     largest entry, then by its Frobenius norm, so the result does not depend on its size. A matrix with a non-finite
     entry gives NaN. ``product`` computes the symmetric products of ``quintic`` and ``gram`` where the default,
-    :func:`moga.geometry.newton_schulz.symmetric_product`, is not the fastest on the device.
+    :func:`moga.geometry.newton_schulz.symmetric_product`, is not the fastest on the device. ``overwrite`` allows the
+    factor to be computed, and returned, in the memory of ``G``.
 
     Raises ValueError for an unknown method, fewer than one step, and a ``dtype`` that is not floating-point or in
     which the method cannot run.
@@ -184,17 +186,18 @@ def polar_factor(
     if G.numel() == 0:
         return torch.zeros_like(G)
     function = partial(fewest_products, product=product) if row.function is fewest_products else row.function
-    X = function(start(G, run_dtype), row.rows(row.steps if steps is None else steps, run_dtype))
-    return (X.mT if G.shape[-2] > G.shape[-1] else X).to(G.dtype)
+    X = function(start(G, run_dtype, overwrite), row.rows(row.steps if steps is None else steps, run_dtype))
+    X = X.mT if G.shape[-2] > G.shape[-1] else X
+    return G.copy_(X) if overwrite and X.numel() else X.to(G.dtype)
 
 
-def start(G: Tensor, dtype: torch.dtype) -> Tensor:
+def start(G: Tensor, dtype: torch.dtype, overwrite: bool = False) -> Tensor:
     """``X`` (..., short, long) of Frobenius norm 1, where the iterations begin, of matrices (..., out, in).
 
     >>> start(torch.tensor([[3e30], [4e30]]), torch.float32)
     tensor([[0.6000, 0.8000]])
     """
-    X = _normalised(G.to(torch.promote_types(work_dtype(G.dtype), dtype)))
+    X = _normalised(G.to(torch.promote_types(work_dtype(G.dtype), dtype)), overwrite)
     return (X.mT if X.shape[-2] > X.shape[-1] else X).to(dtype)
 
 
@@ -217,10 +220,11 @@ def check_dtype(method: str, dtype: torch.dtype) -> None:
         raise ValueError(f"method {method!r} runs in float32 or wider; got {dtype}, in which {', '.join(able)} can run")
 
 
-def _normalised(X: Tensor) -> Tensor:
+def _normalised(X: Tensor, overwrite: bool = False) -> Tensor:
     """``X`` at Frobenius norm 1; NaN throughout in place of a matrix that is not finite."""
     peak = torch.maximum(X.amax((-2, -1), keepdim=True), -X.amin((-2, -1), keepdim=True))
-    X = X / torch.where(peak == 0, torch.ones_like(peak), peak)
+    peak = torch.where(peak == 0, torch.ones_like(peak), peak)
+    X = X.div_(peak) if overwrite else X / peak
     size = torch.linalg.matrix_norm(X, keepdim=True)
     size = torch.where(torch.isfinite(peak), size, torch.full_like(size, torch.nan))
     size = torch.where(size == 0, torch.ones_like(size), size)

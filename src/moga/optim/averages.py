@@ -25,6 +25,7 @@ class Step:
     dtype: torch.dtype  # of the arithmetic
     finite: Tensor | None  # False drops the step; None: always taken
     noise: Noise | None = None  # for rounding="stochastic"
+    room: list[Tensor] | None = None  # memory that the buckets of a step take in turn
 
     def masked(self, new: Sequence[Tensor], old: Sequence[Tensor | float]) -> list[Tensor]:
         """``new``, or ``old`` where the step is dropped."""
@@ -82,9 +83,21 @@ def step_input(G: Sequence[Tensor], states: States, step: Step) -> list[Tensor]:
     if group["average"] == "sum":
         return _sums(step.masked(G, [0.0] * len(G)), M, states, step)
     G = step.masked(G, M)
-    L = torch._foreach_lerp(list(G), M, lookahead(group))
+    L = _between(list(G), M, lookahead(group), step)
     advance(states, "momentum_buffer", G, 1 - group["momentum"], step)
     return list(L)
+
+
+def _between(G: list[Tensor], M: list[Tensor], weight: float, step: Step) -> list[Tensor]:
+    """``G + weight (M - G)``; on a CPU in the room of the step, as memory fresh from the system comes page by page."""
+    if step.room is None or not G[0].is_cpu or torch.compiler.is_compiling():
+        return list(torch._foreach_lerp(G, M, weight))
+    if [(one.shape, one.dtype) for one in step.room[: len(G)]] != [(one.shape, one.dtype) for one in G]:
+        step.room[:] = map(torch.empty_like, G)
+    L = step.room[: len(G)]
+    torch._foreach_copy_(L, G)
+    torch._foreach_lerp_(L, M, weight)
+    return L
 
 
 def _sums(G: Sequence[Tensor], M: Sequence[Tensor], states: States, step: Step) -> list[Tensor]:

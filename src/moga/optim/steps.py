@@ -8,6 +8,7 @@ trust_ratio  clip(|W|_F / (c |D|_F)) D, D = wd W + scale direction(L)
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -22,12 +23,16 @@ from moga.rules.updates import operator_norm
 TRUST_EPS = 1e-6  # published: keeps the ratio finite where the step is zero; in units of a Frobenius norm
 
 
-def unscaled_direction(group: Group) -> Callable[[Tensor], Tensor]:
-    """The function of matrices (..., out, in) that the group's words name, without the scale of its norm."""
+def unscaled_direction(group: Group, overwrite: bool = False) -> Callable[[Tensor], Tensor]:
+    """The function of matrices (..., out, in) that the group's words name, without the scale of its norm.
+
+    ``overwrite`` allows it to use the memory of its argument: large fresh memory costs more than filling it.
+    """
     if group["norm"] == "spectral":
         dtype = POLAR_DTYPES[group.get("polar_dtype", "float32")]
         # contiguous: else each product of matrices copies them
-        return lambda L: polar_factor(L.contiguous(), group["polar"], dtype=dtype, product=product_for(L, group))
+        words: dict[str, Any] = {"method": group["polar"], "dtype": dtype, "overwrite": overwrite}
+        return lambda L: polar_factor(L.contiguous(), product=product_for(L, group), **words)
     if group["norm"] == "euclidean":
         return lambda L: L / nonzero(frobenius(L))
     steepest = norm(group["norm"], p=group["p"], q=group["q"])
@@ -58,7 +63,7 @@ def sized_direction(group: Group) -> Callable[[Tensor, float | Tensor], Tensor]:
     tensor([[ 1., -1.]])
     """
     if group["step"] != "dual":
-        direction = unscaled_direction(group)
+        direction = unscaled_direction(group, overwrite=group["average"] != "none")  # then it is the gradient itself
         return lambda L, scale: direction(L).mul_(scale)
     if group["norm"] == "euclidean":
         return lambda L, scale: L * scale**2  # the direction times its dual norm is the gradient itself

@@ -93,6 +93,7 @@ def batched(
     left = leave(weights, grads, states, group, decay(group), finite)
     for i in leave_to_triton(left, weights, grads, states, group, decay(group), finite):
         buckets[weights[i].shape, weights[i].dtype, weights[i].device].append(i)
+    room: list[Tensor] = []
     for (shape, dtype, device), members in _parts(buckets):
         if shape.numel() == 0:
             continue
@@ -101,7 +102,7 @@ def batched(
         lr = rate(group, wide, device, mask)
         targets = [weights[i] for i in members]
         W, G = [weight.to(wide) for weight in targets], [grads[i].to(wide) for i in members]
-        moved = _move(W, G, [states[i] for i in members], lr, Step(group, wide, mask, noise))
+        moved = _move(W, G, [states[i] for i in members], lr, Step(group, wide, mask, noise, room))
         if moved[0] is not targets[0]:
             write_(targets, moved, group["rounding"], noise)
 
