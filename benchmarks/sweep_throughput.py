@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from accelerate.utils import convert_outputs_to_fp32
 from step_time import machine
 from torch import nn
 from torch.optim import Optimizer
@@ -51,13 +52,34 @@ def made(run: Run) -> tuple[nn.Module, Optimizer]:
     return model, moga.optimizer(model, run.recipe, lr=run.lr, nonfinite="propagate", **optimizer_options(run))
 
 
-def plain(run: Run, corpus: Corpus, activation: str = "") -> float:
-    """The held-out loss of a run, made by nothing but a loop; ``activation`` is another word for the model's."""
+def as_transformers_makes_it(model: nn.Module) -> nn.Module:
+    """With the gelu that a GPT-2 has by default, which is composed of eight operations."""
+    for module in model.modules():
+        if hasattr(module, "act"):
+            module.act = ACT2FN["gelu_new"]
+    return model
+
+
+def autocast(model: nn.Module) -> nn.Module:
+    """Products in bfloat16, as `accelerate` has them with `mixed_precision="bf16"`."""
+    model.forward = convert_outputs_to_fp32(torch.autocast("cpu", torch.bfloat16)(model.forward))
+    return model
+
+
+# What the loop trains: the study's model, or what becomes of it.
+MODELS: dict[str, Callable[[nn.Module], Any]] = {
+    "same": lambda model: model,
+    "gelu_new": as_transformers_makes_it,
+    "autocast": autocast,
+    "compile": torch.compile,
+}
+
+
+def plain(run: Run, corpus: Corpus, word: str = "same") -> float:
+    """The held-out loss of a run, made by nothing but a loop; ``word`` is one of :data:`MODELS`."""
     settings = run.settings
     model, optimizer = made(run)
-    for module in model.modules():
-        if activation and hasattr(module, "act"):
-            module.act = ACT2FN[activation]
+    model = MODELS[word](model)
     scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, schedule(settings))
     for step in range(settings.steps):
         windows = training_windows(corpus, settings.batch, settings.context, run.seed, step)
@@ -80,7 +102,7 @@ def plan_of(seed: int, widths: tuple[int, ...], steps: int, first: int) -> Plan:
     return replace(quick, rates=rates, sizes=widths, seeds=(seed,), settings=settings)
 
 
-def round_of(plan: Plan, corpus: Corpus, workers: int, loop_threads: int, activation: str = "") -> dict[str, Any]:
+def round_of(plan: Plan, corpus: Corpus, workers: int, loop_threads: int, word: str = "same") -> dict[str, Any]:
     """Both sides on one plan: its number of runs, seconds of each, and the largest difference of a run's losses."""
     with tempfile.TemporaryDirectory() as place:
         start = time.perf_counter()
@@ -91,7 +113,7 @@ def round_of(plan: Plan, corpus: Corpus, workers: int, loop_threads: int, activa
     runs = replace(plan, settings=settings).runs()
     with threads(loop_threads):
         start = time.perf_counter()
-        losses = {run.key: plain(run, corpus, activation) for run in runs}
+        losses = {run.key: plain(run, corpus, word) for run in runs}
         loop = time.perf_counter() - start
     apart = max(abs(losses[key] - found[key]) for key in losses)
     return {"runs": len(runs), "study": study, "loop": loop, "apart": apart}
@@ -158,21 +180,22 @@ def main(given: list[str] | None = None) -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--workers", type=int, default=cpus(), help="of the study, one thread each; default: one a CPU")
     parser.add_argument("--threads", type=int, default=cpus(), help="of the loop; default: one a CPU")
-    parser.add_argument("--activation", default="", help="of the loop: gelu_new is what a GPT-2 of transformers has")
+    parser.add_argument(
+        "--model", choices=MODELS, default="same", help="of the loop; gelu_new: as transformers makes it"
+    )
     parser.add_argument("--where", action="store_true", help="show instead what one step on one thread spends time on")
     parser.add_argument("--json", type=Path, help="write the figures there too")
     chosen = parser.parse_args(given)
     corpus = load_corpus(context=quick.settings.context)
     about = machine("transformers") | {"processors": cpus(), "workers": chosen.workers}
-    about |= {"loop_threads": chosen.threads, "steps": chosen.steps}
-    about |= {"activation": chosen.activation or "the study's"}
+    about |= {"loop_threads": chosen.threads, "steps": chosen.steps, "model": chosen.model}
     if chosen.where:
         print(where_table({width: where(width, corpus) for width in chosen.widths}))
         return
     rounds = []
     for seed in range(chosen.rounds):
         plan = plan_of(seed, tuple(chosen.widths), chosen.steps, chosen.first)
-        rounds.append(round_of(plan, corpus, chosen.workers, chosen.threads, chosen.activation))
+        rounds.append(round_of(plan, corpus, chosen.workers, chosen.threads, chosen.model))
     print(json.dumps(about))
     print(table(rounds))
     if chosen.json:

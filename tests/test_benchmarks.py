@@ -104,6 +104,13 @@ def test_a_loop_that_does_something_else_is_seen(sweep_throughput, tmp_path, mon
     assert json.loads((tmp_path / "a.json").read_text())["rounds"][0]["apart"] > 1e-3
 
 
+@pytest.mark.parametrize("word", ["gelu_new", "autocast"])
+def test_the_loop_may_train_another_model(sweep_throughput, tmp_path, word):
+    sweep_throughput.main([*TINY, "--model", word, "--json", str(tmp_path / "a.json")])
+    written = json.loads((tmp_path / "a.json").read_text())
+    assert written["about"]["model"] == word and 0 < written["rounds"][0]["apart"] < 0.1
+
+
 def test_the_ratio_of_a_study_is_that_of_runs_per_hour(sweep_throughput):
     rounds = [{"runs": 10, "study": 10.0, "loop": loop, "apart": loop / 1e4} for loop in (20.0, 15.0, 18.0)]
     lines = sweep_throughput.table(rounds).splitlines()
