@@ -1,5 +1,6 @@
 """The polar factor: exact, and the bands of the iterations in float32 and bfloat16."""
 
+import itertools
 import math
 
 import pytest
@@ -276,6 +277,35 @@ def test_overwriting_gives_the_same_factor_in_the_memory_of_its_argument(method,
         found = polar_factor(given, method, overwrite=True)
         torch.testing.assert_close(found, expected)
         assert found.data_ptr() == given.data_ptr()
+
+
+@pytest.mark.parametrize(
+    ("method", "shape"),
+    [*itertools.product(POLAR, [(4, 6), (6, 4)]), ("quintic", (400, 410)), ("gram", (400, 410))],
+    ids=str,
+)
+def test_factors_are_differentiated_and_batched(method, shape):
+    """Each transformation of torch.func, alone, under no_grad and within another one, against a loop."""
+    generator = torch.Generator().manual_seed(0)
+    G, V, C = (torch.randn(2, *shape, generator=generator, dtype=torch.float64) for _ in range(3))
+
+    def factor(X):
+        return polar_factor(X, method, steps=None if method == "exact" else 2)
+
+    def weighed(X):
+        return (torch.func.vmap(factor)(X) * C).sum()
+
+    looped = torch.stack([factor(one) for one in G])
+    slopes = torch.stack(
+        [torch.func.grad(lambda X, c=c: (factor(X) * c).sum())(one) for one, c in zip(G, C, strict=True)]
+    )
+    moved = torch.func.jvp(factor, (G[0],), (V[0],))[1]
+    torch.testing.assert_close((moved * C[0]).sum(), (slopes[0] * V[0]).sum())
+    torch.testing.assert_close(torch.func.grad(weighed)(G), slopes)
+    with torch.no_grad():
+        torch.testing.assert_close(torch.func.vmap(factor)(G), looped)
+        torch.testing.assert_close(torch.func.jvp(factor, (G[0],), (V[0],))[1], moved)
+    torch.func.grad(lambda X: (torch.func.jvp(factor, (X,), (V[0],))[1] * C[0]).sum())(G[0])
 
 
 def test_empty():

@@ -169,10 +169,13 @@ def fewest_products(X: Tensor, rows: Sequence[Coefficients], product: Product | 
     return gram_iteration(X, rows, runs_of(steps) if narrow else [2, *[1] * (steps - 2)], product)
 
 
-def symmetric_product(A: Tensor, B: Tensor, C: Tensor | None = None, beta: float = 1.0, alpha: float = 1.0) -> Tensor:
+def symmetric_product(
+    A: Tensor, B: Tensor, C: Tensor | None = None, beta: float = 1.0, alpha: float = 1.0, derivatives: bool = True
+) -> Tensor:
     """``beta C + alpha A B`` of (n, k), (k, n) or batches of them, where ``C`` and ``A B`` are symmetric.
 
-    A large one on the CPU is computed from the diagonal on and mirrored. Without ``C`` it is ``A B``.
+    A large one on the CPU is computed from the diagonal on and mirrored. Without ``C`` it is ``A B``. One that needs no
+    ``derivatives``, nor any other transformation of torch.func, is spared some copies.
 
     >>> A = torch.randn(300, 20)
     >>> torch.allclose(symmetric_product(A, A.mT), A @ A.mT, atol=1e-4)
@@ -186,7 +189,7 @@ def symmetric_product(A: Tensor, B: Tensor, C: Tensor | None = None, beta: float
         rows = slice(top, top + BLOCK)
         part = product[rows, top:]
         factors = A[rows], B[:, top:], None if C is None else C[rows, top:], beta, alpha
-        if torch.is_grad_enabled() or torch.compiler.is_compiling():  # out= has no derivative and no graph
+        if derivatives or torch.compiler.is_compiling():  # out= has no derivative and no graph
             part.copy_(_product(*factors))
         else:
             _product(*factors, out=part)

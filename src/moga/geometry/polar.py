@@ -19,6 +19,7 @@ from moga.geometry.newton_schulz import (
     plain_iteration,
     safety,
     schedule,
+    symmetric_product,
 )
 
 
@@ -163,7 +164,7 @@ def polar_factor(
     largest entry, then by its Frobenius norm, so the result does not depend on its size. A matrix with a non-finite
     entry gives NaN. ``product`` computes the symmetric products of ``quintic`` and ``gram`` where the default,
     :func:`moga.geometry.newton_schulz.symmetric_product`, is not the fastest on the device. ``overwrite`` allows the
-    factor to be computed, and returned, in the memory of ``G``.
+    factor to be computed, and returned, in the memory of ``G``; there are no derivatives then.
 
     Raises ValueError for an unknown method, fewer than one step, and a ``dtype`` that is not floating-point or in
     which the method cannot run.
@@ -185,6 +186,7 @@ def polar_factor(
     run_dtype = _run_dtype(G, method, dtype)
     if G.numel() == 0:
         return torch.zeros_like(G)
+    product = product or partial(symmetric_product, derivatives=not overwrite)
     function = partial(fewest_products, product=product) if row.function is fewest_products else row.function
     X = function(start(G, run_dtype, overwrite), row.rows(row.steps if steps is None else steps, run_dtype))
     X = X.mT if G.shape[-2] > G.shape[-1] else X
@@ -228,4 +230,4 @@ def _normalised(X: Tensor, overwrite: bool = False) -> Tensor:
     size = torch.linalg.matrix_norm(X, keepdim=True)
     size = torch.where(torch.isfinite(peak), size, torch.full_like(size, torch.nan))
     size = torch.where(size == 0, torch.ones_like(size), size)
-    return X / size if X.requires_grad else X.div_(size)  # large fresh memory costs more than the division
+    return X.div_(size) if overwrite else X / size
