@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from pathlib import Path
 
+from make_evidence import verdict_table
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
@@ -18,7 +18,7 @@ BEGIN, END = "<!-- python docs/make_depth.py -->\n", "<!-- end -->\n"
 # Model -> rule of its branches -> directory of records.
 MODELS = {
     "GPT-2": {"1/K": "gpt2-depth-1K", "1/sqrt(2K)": "gpt2-depth-1sqrt2K", "none": "gpt2-depth-none"},
-    "Residual network": {"1/K": "digits-depth-1K", "1/sqrt(2K)": "digits-depth-1sqrt2K", "none": "digits-depth-none"},
+    "Residual network": {"1/K": "digits-depth-1K", "none": "digits-depth-none"},
 }
 DASHES = {"1/K": "-", "1/sqrt(2K)": "--", "none": ":"}
 
@@ -30,15 +30,10 @@ def studies(model: str) -> Iterator[tuple[str, moga.study.Transfer]]:
 
 def table(model: str) -> Iterator[str]:
     """A head, and a row for each rule and recipe."""
-    rows = [(rule, one) for rule, found in studies(model) for one in found.verdicts.values()]
-    sizes = [fit.width for fit in rows[0][1].widths]
-    yield f"| recipe | branches | drift | regret | {' | '.join(f'loss at {size}' for size in sizes)} |"
-    yield "|---" * (4 + len(sizes)) + "|"
-    for rule, one in rows:
-        drift = "unknown" if one.drift is None else f"{one.drift:+.2f}"
-        regret = "unknown" if one.regret is None else f"{one.regret:+.3f}"
-        losses = [f"{fit.best_loss:.3f}" if math.isfinite(fit.best_loss) else "diverged" for fit in one.widths]
-        yield f"| `{one.recipe}` | `{rule}` | {drift} | {regret} | {' | '.join(losses)} |"
+    rows = [
+        ((f"`{one.recipe}`", f"`{rule}`"), one) for rule, found in studies(model) for one in found.verdicts.values()
+    ]
+    return verdict_table(rows, ["recipe", "branches"])
 
 
 def figure() -> Figure:

@@ -65,6 +65,20 @@ def test_constants_come_as_frames(tmp_path, text_file):
     assert "smoothness" in found._repr_html_()
 
 
+@pytest.mark.parametrize(
+    ("call", "given", "meant"),
+    [
+        (moga.study.check, {"recipe": "muon"}, "recipes"),
+        (moga.study.check, {"widths": (8, 16)}, "sizes"),
+        (moga.study.smoothness, {"norm": "row"}, "norms"),
+        (moga.study.smoothness, {"recipes": "muon"}, "recipe"),
+    ],
+)
+def test_a_word_that_is_none_names_the_one_that_was_meant(call, given, meant):
+    with pytest.raises(ValueError, match=f"unknown setting {next(iter(given))!r}; .*; did you mean {meant}\\?$"):
+        call("gpt2", **given)
+
+
 @pytest.fixture
 def text_file(tmp_path):
     path = tmp_path / "text.txt"

@@ -166,11 +166,17 @@ def test_a_scripts_own_functions_reach_worker_processes(tmp_path):
         ({"device": "meta"}, "no device 'meta' here"),
         ({"progress": "loud"}, "unknown word 'loud' for progress; the words are auto, none"),
         ({"stepz": 3}, "unknown setting 'stepz'; the settings are family, layers, "),
+        ({"recipe": "muon"}, "unknown setting 'recipe'; .*; other keywords are recipes, .*; did you mean recipes\\?$"),
+        ({"widths": (8, 16)}, "unknown setting 'widths'; .*; did you mean sizes\\?$"),
+        ({"recipes": own_nets.adamw(torch.nn.Linear(2, 2), 0.1)}, "a function .model, lr. .* got an optimizer, AdamW"),
+        ({"recipes": [own_nets.adamw(torch.nn.Linear(2, 2), 0.1)]}, "write `def own.model, lr.: return AdamW"),
+        ({"recipes": torch.optim.AdamW}, "got the class AdamW; write `def own"),
         ({"lrs": {"muon": 0.1}}, "learning rates are given for 'muon', which is not run; those that are: moga-row"),
         ({"seeds": 0}, "a study needs at least one seed, got 0"),
         ({"layers": 2}, "layers has no effect here: tests.study.own_nets:net makes its own model"),
         ({"batch": 2}, "batch has no effect here: tests.study.own_nets:data makes its own batches"),
         ({"budget": "soon"}, "'soon' is no time"),
+        ({"budget": 60}, "'60' is no time; write a number above 0 and s, m or h, as in 30m"),
     ],
 )
 def test_bad_input_says_what_is_allowed(given, text, monkeypatch):

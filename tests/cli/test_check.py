@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import shlex
 import sys
 
@@ -12,6 +13,7 @@ from moga.study import coordinates
 from moga.study.records import read_records, read_study
 
 SOURCE = """
+import torch
 from torch import nn
 
 class Net(nn.Module):
@@ -24,6 +26,18 @@ class Net(nn.Module):
 
 def net(width):
     return Net(width)
+
+def mlp(width):
+    return nn.Sequential(nn.Linear(12, width), nn.ReLU(), nn.Linear(width, width), nn.ReLU(), nn.Linear(width, 4))
+
+def mlp_and_loss(width):
+    return mlp(width), None, lambda output, batch: nn.functional.cross_entropy(output, batch[1])
+
+def batches(split, seed):
+    generator = torch.Generator().manual_seed({"train": seed, "held-out": 99}[split])
+    while True:
+        x = torch.randn(8, 12, generator=generator)
+        yield x, x[:, :4].argmax(1)
 """
 SMALL = ["--sizes", "32,64,128", "--seeds", "6", "--context", "8", "--steps", "2", "--start", "moga"]
 
@@ -59,6 +73,29 @@ def test_exit_codes_say_whether_it_passes(here, capsys):
     assert main(["report", "out"]) == 0  # it draws; only the check itself says by its exit code what it found
 
 
+@pytest.mark.parametrize("model", ["mlp", "mlp_and_loss"])
+def test_data_of_ones_own_give_the_batch(model, here, capsys):
+    words = [*SMALL, "--data", "cli_nets:batches", "--out", "out"]
+    assert main(["check", f"cli_nets:{model}", *words]) == 0, capsys.readouterr()
+    assert read_study("out")["settings"]["corpus"] == read_study("out")["corpus"]["name"] == "cli_nets:batches"
+    losses = [one["result"]["loss"] for one in read_records("out")]
+    assert all(one[0] == pytest.approx(math.log(4), abs=0.1) and one[-1] < one[0] for one in losses)
+    assert main(["check", f"cli_nets:{model}", *words, "--plant", "scale"]) == 1  # and sees a fault
+    capsys.readouterr()
+    assert main(["check", f"cli_nets:{model}", *words, "--data", "cli_nets:net"]) == 2
+    assert "your code failed: TypeError" in capsys.readouterr().err
+
+
+def test_a_model_of_other_things_than_text_is_told_so(here, capsys):
+    assert main(["check", "cli_nets:mlp", *SMALL, "--data", "text.txt", "--out", "out"]) == 2
+    said = capsys.readouterr().err
+    assert said.startswith(
+        "moga: your code failed: RuntimeError: cli_nets:mlp at 32 fails on bytes of text (integers of"
+    )
+    assert "RuntimeError: mat1 and mat2 must have the same dtype" in said
+    assert "give batches with --data package.module:function, or let the function return (model, batch)" in said
+
+
 def test_options_reach_the_plan(here, capsys):
     words = ["--recipe", "muon,adamw", "--lr", "2**-9", "--lr", "adamw=0.25", "--mark", "0.5"]
     words += ["--role", "head.weight=output", "--device", "cpu", "--batch", "1"]
@@ -81,7 +118,7 @@ def test_options_reach_the_plan(here, capsys):
         (["cli_nets:Net", "--recipe", "lion", "--sizes", "32"], "a check needs at least two widths, got [32]: a slope"),
         (["gpt2", "--sizes", "33,64"], "width 33 is not a multiple of the head size 16"),
         (["gpt2", "--seeds", "1"], "a check needs at least two seeds, got [0]"),
-        (["gpt2", "--recipe", "rows"], "no learning rate is known for 'rows', only for"),
+        (["gpt2", "--recipe", "scion"], "no learning rate is known for 'scion', only for"),
         (["gpt2", "--recipe", "rows", "--lr", "1"], "unknown recipe 'rows'"),
         (["gpt2", "--lr", "0.1,0.2"], "--lr '0.1,0.2' has 2 rates; a check has one for each recipe"),
         (
@@ -92,7 +129,7 @@ def test_options_reach_the_plan(here, capsys):
         (["gpt2", "--plant", "bug"], "unknown fault 'bug' to plant"),
         (["gpt2", "--over", "time"], "unknown word 'time' for over; the words are width, depth"),
         (["gpt2", "--device", "abacus"], "no device 'abacus' here"),
-        (["gpt2", "--threads", "0"], "threads must be at least 1, got 0"),
+        (["gpt2", "--threads", "0"], "threads must be a whole number of at least 1, got 0"),
     ],
 )
 def test_bad_input_is_one_line_and_exit_code_2(words, text, here, capsys):

@@ -88,8 +88,6 @@ def test_json_holds_everything(capsys):
         (["gpt2", "--base", "nowhere"], "--base: unknown model 'nowhere'"),
         (["gpt2", "--base", "llama"], "the base has no matrix transformer.wte.weight"),
         (["gpt2", "--role", "lm_head.weight"], "'lm_head.weight' states no role"),
-        (["inspected_models:mlp"], "parameters without a role (2): 1.weight (Linear, shape (64, 32)) 2.weight"),
-        (["inspected_models:mlp"], "roles={'2.weight': 'output'}, here --role PATTERN=ROLE"),
         (["inspected_models:mlp", "--role", "3.*=output"], "the pattern '3.*' in roles matches no parameter"),
         ([".", "--width", "8"], "--width is for a family of the study, and . is a config"),
         (["no_such_module:f"], "no module 'no_such_module'"),

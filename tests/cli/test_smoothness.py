@@ -55,7 +55,7 @@ def test_it_measures_prints_and_goes_on(tmp_path, text_file, capsys):
         (["--trained", "-1"], "numbers must be at least 0, got -1"),
         (["--model", "bert"], "unknown model family 'bert'"),
         (["--lr", "0"], "a learning rate must be finite and above 0, got 0"),
-        (["--threads", "0"], "threads must be at least 1, got 0"),
+        (["--threads", "0"], "threads must be a whole number of at least 1, got 0"),
     ],
 )
 def test_bad_input_is_one_line_and_exit_code_2(words, text, tmp_path, capsys):

@@ -14,6 +14,16 @@ from moga.rules.updates import COMBINATIONS, CONSTRAINTS, STEPS, UPDATES
 GOOD = {"norm": "row", "layout": "out,in", "scale": 1.0}
 
 
+def test_words_of_torch_are_answered_in_ours():
+    group = {"params": [nn.Parameter(torch.ones(2, 2))], **GOOD}
+    with pytest.raises(TypeError, match="has no keyword 'nesterov'; the keywords are .* Here nesterov is lookahead"):
+        SteepestDescent([group], 0.1, nesterov=True)
+    with pytest.raises(TypeError, match="has no keyword 'spam'; the keywords are momentum, [a-z_, ]+$"):
+        SteepestDescent([group], 0.1, spam=True)
+    with pytest.raises(ValueError, match="unknown key 'fused'; the keys are .*. Here fused is implementation"):
+        SteepestDescent([{**group, "fused": True}], 0.1)
+
+
 @pytest.mark.parametrize(
     "changes,options,error,text",
     [

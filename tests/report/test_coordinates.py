@@ -55,7 +55,7 @@ def write(directory, modules=None, parameters=None, *, sizes=(32, 64, 128), seed
     (directory / "study.json").write_text(json.dumps(study))
     for size in sizes:
         for seed in seeds:
-            config = {"recipe": "moga-row", "lr": 0.01, "plant": plant, "size": size, "seed": seed, "over": "width"}
+            config = {"recipe": "moga-row", "lr": 0.01, "plant": plant, "size": size, "seed": seed} | own
             rows = {name: module(name, exponents, size, seed) for name, exponents in (RIGHT | (modules or {})).items()}
             tensors = {f"{name}.weight": parameter(name, size, (parameters or {}).get(name, {})) for name in ROLES}
             tensors |= {f"{name}.bias": BIAS for name in ROLES}
@@ -280,7 +280,7 @@ def test_directories_without_a_check(tmp_path, make_study):
 
 def test_an_unfinished_case_is_left_out_and_named(tmp_path):
     write(tmp_path)
-    write(tmp_path, plant="scale", seeds=(0,), unfinished="moga check <x>")
+    write(tmp_path, plant="scale", seeds=(0,))
     path, [check] = write_check_report(tmp_path)
     assert (check.title, check.left_out) == ("moga-row", ("moga-row with the planted fault 'scale'",))
     said = "as not all of their runs are there: moga-row with the planted fault "

@@ -83,3 +83,10 @@ def test_error_bars_stay_inside_the_figure(make_study):
 def test_a_regret_that_diverged_has_no_unit(make_study):
     results = load_results(make_study({"a": {"drift": -2.0, "optimum": -2.5, "diverges": 1.5}}))
     assert cards(results)[0].numbers[1] == ("regret", "diverged", "at width 128")
+
+
+def test_a_function_inside_a_function_keeps_its_name_in_labels(make_study):
+    """Plotly takes what stands in angles for a tag and leaves it out."""
+    recipe = "own:outer.<locals>.descent"
+    drift = drift_figure(load_results(make_study({recipe: {"optimum": -3.0}})))
+    assert drift["data"][0]["text"][0].startswith("<b>own:outer.&lt;locals&gt;.descent</b>, width")

@@ -28,6 +28,7 @@ def write(directory, widths=(16, 64, 256), layers=(2,), trained=(0, 10), seeds=(
                 for seed in seeds:
                     for norm, exponent in EXPONENTS.items():
                         config = {"norm": norm, "width": width, "layers": depth, "trained": steps, "seed": seed}
+                        config |= study["settings"]
                         value = unit * (width / 16) ** exponent * depth * (1 + steps)
                         own = {f"transformer.h.{i}.mlp.c_fc.weight": {"role": "hidden", "lipschitz": 1.0,
                                "smoothness": value / (i + 2), "settled": True} for i in range(7)}  # fmt: skip

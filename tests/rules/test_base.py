@@ -381,3 +381,11 @@ def test_a_config_of_another_family(large):
     text = r"base is a GPT2Config, but the model \(LlamaForCausalLM\) has no part with such a config; give the config"
     with pytest.raises(TypeError, match=text):
         moga.param_groups(large, "mup-adamw", base=build("gpt2", 32).config)
+
+
+def test_what_is_no_model_is_not_saved(tmp_path):
+    for base in (None, 3):
+        with pytest.raises(TypeError, match=f"a model or a list of .* is needed; got {type(base).__name__}: give an"):
+            moga.save_base(base, tmp_path / "base.json")
+    with pytest.raises(TypeError, match="roles must be a dict from patterns of parameter names; got str"):
+        moga.save_base(build("llama", 32), tmp_path / "base.json", roles="hidden")

@@ -194,3 +194,9 @@ def test_folding_writes_nothing_before_all_is_checked():
     with pytest.raises(ValueError, match="returns no multiple of its weight"):
         moga.fold_branches_(model)
     assert torch.equal(model[0].branch[2].weight, before)
+
+
+@pytest.mark.parametrize("fold", [moga.fold_branches_, moga.fold_logits_])
+def test_only_a_model_is_folded(fold):
+    with pytest.raises(TypeError, match=f"{fold.__name__} needs a model, an nn.Module; got NoneType"):
+        fold(None)

@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch import nn
 
+from moga.optim.steepest_descent import SteepestDescent
 from moga.rules.groups import describe, param_groups
 from moga.rules.recipes import RECIPES
 
@@ -354,3 +355,56 @@ def test_the_table_counts_blocks_and_the_units_in_which_they_are_interleaved():
     )
     assert [line.split()[3:5] for line in describe(groups).splitlines()[1:2]] == [["stack,in,out", "x3/4"]]
     assert "out,in" in describe(groups).splitlines()[2] and "/" not in describe(groups).splitlines()[2]
+
+
+NOT_GROUPS = [  # what is described, error, text
+    (lambda model, groups: model, TypeError, "got Sequential: describe(moga.param_groups(model, recipe))"),
+    (
+        lambda model, groups: SteepestDescent(groups, 0.1),
+        TypeError,
+        "SteepestDescent: describe(optimizer.param_groups)",
+    ),
+    (lambda model, groups: torch.optim.SGD(model.parameters()), TypeError, "SGD: describe(optimizer.param_groups)"),
+    (lambda model, groups: groups[0], TypeError, "got dict: describe(moga.param_groups(model, recipe))"),
+    (lambda model, groups: None, TypeError, "describe needs parameter groups, a list of dicts; got NoneType"),
+    (lambda model, groups: "moga-row", TypeError, "describe needs parameter groups, a list of dicts; got str"),
+    (
+        lambda model, groups: torch.optim.SGD(model.parameters()).param_groups,
+        ValueError,
+        "a parameter group lacks 'norm'; describe shows those that moga.param_groups(model, recipe) makes",
+    ),
+]
+
+
+@pytest.mark.parametrize(("what", "error", "text"), NOT_GROUPS)
+def test_what_cannot_be_described_says_what_can(model, what, error, text):
+    with pytest.raises(error, match=re.escape(text)):
+        describe(what(model, param_groups(model, "moga-row", roles=ROLES)))
+
+
+def test_groups_of_an_optimizer_and_from_a_generator_are_described(model):
+    groups = param_groups(model, "moga-row", roles=ROLES)
+    assert describe(SteepestDescent(groups, 0.1).param_groups) == describe(iter(groups)) == describe(groups)
+
+
+@pytest.mark.parametrize("with_base", [False, True])
+@pytest.mark.parametrize("nothing", [None, 3, nn.Linear, torch.ones(2, 2)], ids=str)
+def test_no_model(model, nothing, with_base):
+    text = r"a model or a list of \(name, tensor\) pairs is needed; got \w+: give an nn.Module, or model.named_param"
+    with pytest.raises(TypeError, match=text):
+        param_groups(nothing, "moga-row", base=model if with_base else None)
+
+
+BAD_ROLES = [  # roles, text
+    ({0: "hidden"}, "roles has the key 0; a key is a pattern of parameter names, a string"),
+    ({("1.weight",): "hidden"}, "roles has the key ('1.weight',); a key is a pattern of parameter names, a string"),
+    (["1.weight"], "roles must be a dict from patterns of parameter names; got list"),
+    ("hidden", "roles must be a dict from patterns of parameter names; got str"),
+]
+
+
+@pytest.mark.parametrize("with_base", [False, True])
+@pytest.mark.parametrize(("roles", "text"), BAD_ROLES)
+def test_roles_that_are_no_patterns(model, roles, text, with_base):
+    with pytest.raises(TypeError, match=re.escape(text)):
+        param_groups(model, "moga-row", roles=roles, base=model if with_base else None)

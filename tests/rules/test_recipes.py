@@ -143,8 +143,25 @@ def test_an_option_that_no_row_can_use_lists_those_that_one_can(name, option):
     if option in ALLOWED[name].split(", "):
         return
     text = f"the option {option!r} cannot be used by {name!r}; its options are {ALLOWED[name]}"
-    with pytest.raises(ValueError, match=f"^{re.escape(text)}$"):
+    with pytest.raises(ValueError, match=f"^{re.escape(text)}($|. Here {option} is )"):
         resolve_recipe(name, {option: 2})
+
+
+INSTEAD = [  # recipe, option that it cannot use, the end of the error
+    ("moga-row", "betas", ". Here betas is momentum and lookahead: the decay of the average, and its weight in a step"),
+    ("lion", "betas", ". Here betas is momentum and lookahead: the decay of the average, and its weight in a step"),
+    ("adamw", "momentum", ". Here momentum is betas, the decays of both averages"),
+    ("adamw", "lookahead", ". Here lookahead is betas, the decays of both averages"),
+    ("signsgd", "betas", "; its options are weight_decay"),
+    ("sgd", "momentum", "; its options are weight_decay"),
+    ("moga-row", "lr", "lr) or moga.SteepestDescent(groups, lr)"),
+]
+
+
+@pytest.mark.parametrize(("name", "option", "end"), INSTEAD)
+def test_an_option_of_other_recipes_is_answered_with_the_words_of_this_one(name, option, end):
+    with pytest.raises(ValueError, match=f"{re.escape(end)}$"):
+        resolve_recipe(name, {option: 0.9})
 
 
 def test_an_unknown_option():

@@ -26,6 +26,24 @@ def squares(width):
     return Net(width), None, lambda output, batch: (output - batch[0][:, :4]).square().mean()
 
 
+def plain(width):
+    return nn.Sequential(nn.Linear(16, width), nn.ReLU(), nn.Linear(width, 4))
+
+
+def plain_squares(width):
+    return plain(width), None, lambda output, batch: (output - batch[1]).square().mean()
+
+
+class WithLoss(Net):
+    def forward(self, x, labels=None):
+        logits = super().forward(x)
+        return logits, None if labels is None else 2 * nn.functional.cross_entropy(logits, labels)
+
+
+def with_loss(width):
+    return WithLoss(width)
+
+
 def with_batch(width):
     return Net(width), torch.zeros(2, 16)
 
@@ -54,12 +72,44 @@ def pairs(split, seed):
     return [(batch["x"],) for batch in data(split, seed)]
 
 
+def labelled(split, seed):
+    return [(batch["x"], batch["labels"]) for batch in data(split, seed)]
+
+
+def named(split, seed):
+    return [{"input": batch["x"], "labels": batch["labels"]} for batch in data(split, seed)]
+
+
+def targets(split, seed):
+    return [(batch["x"], batch["x"][:, :4]) for batch in data(split, seed)]
+
+
 def nothing(split, seed):
     return []
 
 
 def only_train(split, seed):
     return pairs(split, seed) if split == "train" else []
+
+
+def half(split, seed):
+    return pairs(split, seed) if split == "train" else None
+
+
+def rowless(split, seed):
+    return pairs(split, seed) if split == "train" else [(torch.zeros(0, 16),)]
+
+
+def infinite(split, seed):
+    return [(torch.full((2, 16), torch.inf),)]
+
+
+def constant(width):
+    return Net(width), None, lambda output, batch: torch.tensor(1.0)
+
+
+def whole(width):
+    return Net(width), None, lambda output, batch: torch.tensor(1)
 
 
 def adamw(model, lr):

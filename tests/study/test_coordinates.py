@@ -463,7 +463,7 @@ def test_other_directories_are_refused(own, tmp_path, text_file):
     run_check(plan(sizes=(8, 16), seeds=2), tmp_path, data=text_file)
     with pytest.raises(StudyError, match="other settings .*steps: 3 there, 4 now"):
         run_check(plan(sizes=(8, 16), seeds=2, steps=4), tmp_path, data=text_file)
-    with pytest.raises(ValueError, match="threads must be at least 1, got 0"):
+    with pytest.raises(ValueError, match="threads must be a whole number of at least 1, got 0"):
         run_check(plan(), tmp_path, threads=0)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import sys
 
@@ -9,15 +10,13 @@ import pytest
 import torch
 from torch import nn
 
+from moga.study.batches import arguments_of, called, labels_of, moved
 from moga.study.factories import (
     Built,
     call_factory,
-    called,
     default_loss,
-    labels_of,
     load_function,
     loss_of,
-    moved,
     own_loss,
 )
 
@@ -90,6 +89,35 @@ def test_a_batch_is_what_the_model_is_called_with():
     assert called(add, 4) == 5
 
 
+class Takes(nn.Module):
+    def forward(self, x, mask=None, **more):
+        return x
+
+
+class Decorated(nn.Linear):
+    @functools.wraps(nn.Linear.forward)
+    def forward(self, *values, **named):
+        return super().forward(*values, **named)
+
+
+def test_labels_that_forward_does_not_take_stay_out_of_the_call():
+    x, labels, real = torch.zeros(3, 2), torch.zeros(3, dtype=torch.long), torch.zeros(3)
+    linear = nn.Linear(2, 4)
+    for model in (linear, nn.Sequential(linear), Decorated(2, 4), nn.DataParallel(linear), torch.compile(linear)):
+        assert arguments_of(model, {"input": x, "labels": labels}, False, "m") == ({"input": x}, labels)
+        assert arguments_of(model, [x, labels], False, "m") == ([x], labels)
+        assert arguments_of(model, (x, real), True, "m") == ((x,), real)
+        assert arguments_of(model, x, False, "m") == (x, None)
+        with pytest.raises(
+            ValueError, match=r"m is called with a tensor of .*\(3,\), and its forward takes input; a batch"
+        ):
+            arguments_of(model, (x, real), False, "m")
+    for batch in ({"x": x, "labels": labels}, (x, labels)):  # all of it is taken
+        assert arguments_of(Takes(), batch, False, "m")[0] is batch
+    with pytest.raises(ValueError, match=r"m is called with dict with y, and its forward takes x, mask=None, \*\*more"):
+        arguments_of(Takes(), {"y": x}, False, "m")
+
+
 def test_moving_keeps_the_form():
     batch = {"x": torch.zeros(2), "more": [torch.ones(1), "word"], "pair": (torch.ones(1),)}
     there = moved(batch, "meta")
@@ -104,9 +132,17 @@ class Output:
 
 def test_losses_that_an_output_holds():
     two = torch.tensor(2.0)
-    for output in (two, {"loss": two, "logits": 1}, Output(loss=two), (two, torch.zeros(3))):
+    logits = torch.zeros(3)
+    for output in (
+        two,
+        {"loss": two, "logits": 1},
+        Output(loss=two),
+        (two, logits),
+        (logits, two),
+        [logits, None, two],
+    ):
         assert own_loss(output) is two
-    for output in (torch.zeros(1), torch.tensor(2), {"loss": None}, {}, Output(loss=None), (), (torch.zeros(2),), None):
+    for output in (torch.zeros(1), torch.tensor(2), {"loss": None}, {}, Output(loss=None), (), (two, two), None):
         assert own_loss(output) is None
 
 
@@ -115,7 +151,8 @@ def test_the_default_loss_is_cross_entropy_of_logits_at_labels():
     logits = torch.zeros(2, 3, 4)
     for output in (logits, {"logits": logits}, Output(logits=logits), (logits, None)):
         assert default_loss(output, labels) == pytest.approx(math.log(4))
-    assert default_loss(logits, None) is None
+    assert default_loss(logits, labels.int()) == pytest.approx(math.log(4))
+    assert default_loss(logits, None) is default_loss(logits, labels.bool()) is None
     assert default_loss(logits, labels[:, 1:]) is None
     assert default_loss(logits, labels.float()) is None
     assert default_loss("text", labels) is None
@@ -127,12 +164,15 @@ def test_the_loss_of_a_model():
     assert loss_of(built, {"loss": torch.tensor(7.0), "logits": torch.zeros(2, 4)}, labels, "m") == 7
     assert loss_of(built, torch.zeros(2, 4), labels, "m") == pytest.approx(math.log(4))
     own = Built(nn.Identity(), torch.tensor([1.0, 2.0]), lambda output, batch: (output * batch).sum())
-    assert loss_of(own, torch.tensor([3.0, 4.0]), None, "m") == 11
+    assert loss_of(own, torch.tensor([3.0, 4.0], requires_grad=True), None, "m") == 11
     with pytest.raises(
         ValueError, match=r"the loss of m must be a tensor without dimensions; got a tensor of shape \(2,"
     ):
         loss_of(Built(nn.Identity(), None, lambda output, batch: output), torch.zeros(2), None, "m")
-    with pytest.raises(ValueError, match=r"output of m has no loss: it is a tensor of shape \(2, 4\), and no logits"):
+    words = (
+        r"output of m has no loss: it is a tensor of shape \(2, 4\), and no logits .* key 'labels' \(there are none\)"
+    )
+    with pytest.raises(ValueError, match=words):
         loss_of(built, torch.zeros(2, 4), None, "m")
     with pytest.raises(ValueError, match=r"no loss: it is dict with hidden, .* or \(model, batch, loss\)"):
         loss_of(built, {"hidden": torch.zeros(2, 4)}, labels, "m")

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from moga.study.fit import fit_optimum, transfer_summary
+from moga.study.fit import FIT_SCALE, fit_optimum, transfer_summary
 
 GRID = [2.0**exponent for exponent in range(-6, 0)]
 Record = dict[str, Any]
@@ -63,7 +63,7 @@ def test_the_optimum_lies_between_the_neighbours_of_the_best_rate(losses: list[f
     optimum, best = fit_optimum(lrs, losses), int(np.argmin(losses))
     assert optimum.edge == (best in (0, len(lrs) - 1))
     assert abs(math.log2(optimum.lr) - best) <= 1 + 1e-9
-    assert optimum.loss <= losses[best] + 1e-12
+    assert optimum.loss <= losses[best] + FIT_SCALE  # of a fit: it may lie above what was measured
 
 
 @given(factor=st.integers(-20, 20), offset=st.floats(-5, 5))

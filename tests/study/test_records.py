@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from moga.study.lock import hold_study
-from moga.study.records import StudyError, append_record, config_key, open_study, read_records, read_study
+from moga.study.records import StudyError, append_record, config_key, open_study, read_records, read_runs, read_study
 
 
 def record(lr: float) -> dict[str, Any]:
@@ -70,6 +70,48 @@ def test_an_edited_record_is_an_error(tmp_path: Path) -> None:
         read_records(tmp_path)
 
 
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        (b'{"key": "a", "config": null, "result": {}}', "line 1: the key is not that of the configuration"),
+        (b'{"key": "a", "config": [1], "result": {}}', "line 1: the key is not that of the configuration"),
+        (b'{"key": "a", "config": {"lr": NaN}, "result": {}}', "line 1: not a JSON object"),
+        (b"[" * 100_000, "line 1: not a JSON object"),
+        (json.dumps(record(0.3) | {"result": None}).encode(), "line 1: a run without a result; remove the line"),
+    ],
+)
+def test_a_damaged_record_is_an_error(line: bytes, message: str, tmp_path: Path) -> None:
+    append_record(tmp_path, record(0.1))
+    path = tmp_path / "records.jsonl"
+    path.write_bytes(line + b"\n" + path.read_bytes())
+    with pytest.raises(StudyError, match=message):
+        read_records(tmp_path)
+
+
+@pytest.mark.parametrize("other", [{"steps": 3}, {"steps": 4, "start": "moga"}, {}])
+def test_a_run_of_another_study_is_an_error(other: dict[str, Any], tmp_path: Path) -> None:
+    def run(lr: float, **settings: Any) -> dict[str, Any]:
+        config = record(lr)["config"] | settings
+        return record(lr) | {"config": config, "key": config_key(config)}
+
+    open_study(tmp_path, {"steps": 4, "clip": None}, {})
+    append_record(tmp_path, run(0.1, steps=4))
+    assert read_runs(tmp_path) == (read_study(tmp_path), [run(0.1, steps=4)])
+    append_record(tmp_path, run(0.2, **other))
+    with pytest.raises(StudyError, match="holds a run of another study .* in study.json.*; runs under different"):
+        read_runs(tmp_path)
+
+
+def test_a_damaged_study_is_an_error(tmp_path: Path) -> None:
+    for missing in ("settings", "corpus", "commands"):
+        open_study(tmp_path, {}, {})
+        path = tmp_path / "study.json"
+        path.write_text(json.dumps(json.loads(path.read_text()) | {missing: None}))
+        with pytest.raises(StudyError, match="is not a study of format 1; it is damaged"):
+            read_study(tmp_path)
+        path.unlink()
+
+
 def test_a_study_goes_on_with_the_same_settings(tmp_path: Path) -> None:
     folder = tmp_path / "runs" / "a"
     open_study(folder, {"steps": 8}, {"name": "text"}, "moga transfer --seeds 0")
@@ -83,10 +125,22 @@ def test_a_study_goes_on_with_the_same_settings(tmp_path: Path) -> None:
 
 def test_other_settings_are_an_error_that_names_them(tmp_path: Path) -> None:
     open_study(tmp_path, {"steps": 8, "batch": 4}, {})
+    append_record(tmp_path, record(0.1))
     message = r"other settings \(steps: 8 there, 9 now; clip: None there, 1.0 now\).*another directory \(--out\)"
     with pytest.raises(StudyError, match=message):
         open_study(tmp_path, {"steps": 9, "batch": 4, "clip": 1.0}, {})
     assert read_study(tmp_path)["settings"] == {"steps": 8, "batch": 4}
+
+
+@pytest.mark.parametrize("lines", [None, b"", b'{"key": "a cut li'])
+def test_a_study_without_a_run_is_begun_anew_with_other_settings(lines: bytes | None, tmp_path: Path) -> None:
+    open_study(tmp_path, {"steps": 8}, {"name": "old"}, "moga transfer --steps 8")
+    if lines is not None:
+        (tmp_path / "records.jsonl").write_bytes(lines)
+    open_study(tmp_path, {"steps": 9}, {"name": "new"}, "moga transfer --steps 9")
+    study = read_study(tmp_path)
+    assert (study["settings"], study["corpus"]) == ({"steps": 9}, {"name": "new"})
+    assert study["commands"] == ["moga transfer --steps 9"]
 
 
 def test_other_files_are_not_touched(tmp_path: Path) -> None:

@@ -25,8 +25,15 @@ from moga.study.settings import Plan, Run, Settings, settings_dict
         ({"over": "time"}, "unknown over 'time'; known: width, depth"),
         ({"start": "best"}, "unknown start 'best'; known: own, moga"),
         ({"branches": "2/K"}, r"unknown branches '2/K'; known: none, 1/K, 1/sqrt\(2K\)"),
-        ({"margin": 0}, "margin must be above 0, got 0.0"),
-        ({"clip": 0}, r"clip must be above 0, got 0.0; leave it out \(None\)"),
+        ({"margin": 0}, "margin must be finite and above 0, got 0.0"),
+        ({"margin": float("inf")}, "margin must be finite and above 0, got inf"),
+        ({"clip": float("inf")}, "clip must be finite and above 0, got inf"),
+        ({"clip": [1]}, r"clip must be a number, got \[1\]"),
+        ({"momentum": "x"}, "momentum must be a number, got 'x'"),
+        ({"betas": (0.9,)}, r"betas must be two numbers, as in \(0.9, 0.95\); got \(0.9,\)"),
+        ({"betas": (0.9, 0.9, 0.9)}, "betas must be two numbers"),
+        ({"betas": 0.9}, "betas must be two numbers, as in .*; got 0.9"),
+        ({"clip": 0}, r"clip must be finite and above 0, got 0.0; leave it out \(None\)"),
     ],
 )
 def test_impossible_settings_are_errors(change: dict[str, Any], message: str) -> None:

@@ -143,5 +143,5 @@ def test_training_that_diverges_is_said(tmp_path, text_file):
 
 
 def test_threads_are_counted(tmp_path):
-    with pytest.raises(ValueError, match="threads must be at least 1, got 0"):
+    with pytest.raises(ValueError, match="threads must be a whole number of at least 1, got 0"):
         run_smoothness(small_plan(), tmp_path, threads=0)

@@ -8,13 +8,15 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from moga.report.results import load_results
 from moga.study import prices
 from moga.study.fit import transfer_summary
 from moga.study.lock import hold_study
 from moga.study.prices import Estimate, Price
-from moga.study.records import StudyError, config_key, read_records, read_study
+from moga.study.records import StudyError, append_record, config_key, read_records, read_study
 from moga.study.refine import regret_runs
 from moga.study.settings import Plan, Settings
 from moga.study.sweep import State, run_sweep
@@ -102,13 +104,35 @@ def test_another_text_is_another_study(done: Path, plan: Plan) -> None:
 def test_workers_and_threads_are_counted_from_one(name: str, plan: Plan, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=f"{name} must be a whole number of at least 1, got 0"):
         run_sweep(plan, tmp_path, **{name: 0})  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match=f"{name} must be a whole number of at least 1, got 1.5"):
+        run_sweep(plan, tmp_path, **{name: 1.5})  # type: ignore[arg-type]
     assert not list(tmp_path.iterdir())
+
+
+def test_a_count_may_be_numpys(plan: Plan, tmp_path: Path, text_file: Path) -> None:
+    one = replace(plan, rates={"adamw": (0.01,)}, sizes=(8,), seeds=(0,))
+    run_sweep(one, tmp_path, data=text_file, workers=np.int64(1), threads=np.int64(1))  # type: ignore[arg-type]
+    [record] = read_records(tmp_path)
+    assert record["environment"]["threads"] == 1
+
+
+def test_runs_of_another_study_are_not_read(plan: Plan, tmp_path: Path, text_file: Path) -> None:
+    one = replace(plan, rates={"adamw": (0.01,)}, sizes=(8,), seeds=(0,))
+    run_sweep(one, tmp_path, data=text_file, workers=1)
+    [record] = read_records(tmp_path)
+    config = record["config"] | {"steps": 9, "lr": 0.02}
+    append_record(tmp_path, record | {"config": config, "key": config_key(config)})
+    for read in (load_results, lambda place: run_sweep(one, place, data=text_file, workers=1)):
+        with pytest.raises(StudyError, match=r"holds a run of another study \(steps is 9, and"):
+            read(tmp_path)
 
 
 @pytest.mark.parametrize("name", ["budget", "refine"])
 def test_budget_and_error_are_above_zero(name: str, plan: Plan, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=f"{name} must be above 0, got 0"):
         run_sweep(plan, tmp_path, **{name: 0})  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match=rf"{name} must be a number, got \[1\]"):
+        run_sweep(plan, tmp_path, **{name: [1]})  # type: ignore[arg-type]
 
 
 def test_the_error_of_an_optimum_takes_two_seeds(plan: Plan, tmp_path: Path) -> None:

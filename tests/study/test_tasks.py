@@ -55,6 +55,34 @@ def test_a_loss_of_ones_own_and_batches_that_are_tuples() -> None:
     assert task.loss(task.model, batch).item() == expected.item()
 
 
+@pytest.mark.parametrize("data", ["labelled", "named"])
+def test_labels_that_a_model_does_not_take_are_those_of_the_cross_entropy(data: str) -> None:
+    run = Run(f"{NETS}:adamw", 32, 0.01, 0, own("plain", data))
+    task = make_task(run, None)
+    batch = task.batch(0)
+    x, labels = batch.values() if data == "named" else batch
+    assert task.loss(task.model, batch).item() == functional.cross_entropy(task.model(x), labels).item()
+    assert train(run, None)["loss"] < 1.5
+
+
+def test_a_loss_of_ones_own_gets_the_targets_that_the_model_does_not_take() -> None:
+    task = make_task(Run(f"{NETS}:adamw", 32, 0.01, 0, own("plain_squares", "targets")), None)
+    x, y = task.batch(0)
+    assert task.loss(task.model, (x, y)).item() == (task.model(x) - y).square().mean().item()
+
+
+def test_logits_and_a_loss_in_a_tuple() -> None:
+    task = make_task(Run(f"{NETS}:adamw", 32, 0.01, 0, own("with_loss")), None)
+    batch = task.batch(0)
+    assert task.loss(task.model, batch).item() == task.model(**batch)[1].item()
+
+
+def test_a_model_that_fails_on_text_is_told_that_it_got_text(corpus: Corpus) -> None:
+    settings = own("plain", "", context=16, corpus=corpus.fingerprint)
+    with pytest.raises(RuntimeError, match=r"own_nets:plain at width 16 fails on bytes of text .*--data package.modul"):
+        train(Run(f"{NETS}:adamw", 16, 0.01, 0, settings), corpus)
+
+
 def test_a_model_of_text_gets_windows_and_predicts_the_next_byte(corpus: Corpus) -> None:
     settings = own("text", "", context=16, batch=4, corpus=corpus.fingerprint, start="moga")
     settings = replace(settings, roles={"head.weight": "output"})
@@ -99,8 +127,23 @@ def test_two_widths_settle_the_roles() -> None:
             "",
             r"own_nets:with_batch returns a batch, and a study trains on a new one at each step; give a",
         ),
+        (
+            "plain",
+            "data",
+            r"own_nets:plain at width 16 is called with dict with x, labels, and its forward takes input; a batch is",
+        ),
+        ("plain", "targets", r"is called with a tensor .*\(8, 16\), a tensor .*\(8, 4\), and its forward takes input;"),
         ("net", "nothing", r'nothing\("train", 0\) gives no batch; it must return an iterable of batches'),
         ("squares", "only_train", r'only_train\("held-out", 0\) gives no batch; it must return an iterable of batches'),
+        ("squares", "half", r'half\("held-out", 0\) gives NoneType; it must return an iterable of batches'),
+        ("squares", "rowless", r'own_nets:rowless\("held-out", 0\) have no rows'),
+        ("squares", "infinite", r"own_nets:squares at width 16 is (inf|nan) before the first step, so no"),
+        (
+            "constant",
+            "pairs",
+            r"must be a real number that depends on a trainable parameter; got .*requires_grad False",
+        ),
+        ("whole", "pairs", "must be a real number that depends on a trainable parameter; got a tensor of torch.int64"),
     ],
 )
 def test_what_a_study_cannot_use_is_an_error(family: str, data: str, message: str) -> None:

@@ -16,12 +16,15 @@ from moga.api.result import (
     functions_known,
     listed,
     place_of,
+    recipes_of,
     shown_in_notebook,
+    text_path,
     without_widgets,
     worded,
     worded_keys,
 )
-from moga.study.plans import CHECK_SEEDS, check_plan, whole_numbers
+from moga.study.coordinates_plan import CheckSettings
+from moga.study.plans import CHECK_SEEDS, check_names, check_plan, whole_numbers
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -73,6 +76,7 @@ def check(
     >>> found.verdicts, found.passes
     ({'moga-row': 'passes'}, True)
     """
+    check_names(settings, CheckSettings, check)
     said = {
         "model": model,
         "recipes": recipes,
@@ -83,10 +87,10 @@ def check(
         "plants": None if plants == "none" else plants,
         "data": data,
         "out": out,
-        "device": None if device == "cpu" else device,
+        "device": None if str(device) == "cpu" else str(device),
         **settings,
     }
-    chosen = listed(recipes)
+    chosen = recipes_of(recipes)
     plan = check_plan(
         worded(model),
         recipes=[worded(one) for one in chosen],
@@ -95,7 +99,7 @@ def check(
         sizes=said["sizes"],
         seeds=seeds,
         plants=listed(plants),
-        device=device,
+        device=str(device),
         settings=settings,
     )
     with without_widgets():
@@ -106,7 +110,7 @@ def check(
         run_check(
             plan,
             directory,
-            data=data,
+            data=text_path(data),
             threads=threads,
             command=call_text("check", said) if command is None else command,
             progress=watch_records(progress, _line),

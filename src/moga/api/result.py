@@ -75,14 +75,44 @@ def listed(values: Any) -> list[Any]:
     >>> listed("muon"), listed(("muon", "adamw"))
     (['muon'], ['muon', 'adamw'])
     """
-    found = [values] if isinstance(values, str) or callable(values) else list(values or ())
+    if values is not None and not isinstance(values, Iterable) and not callable(values):
+        raise ValueError(f"names or functions are given, one or a list of them; got {values!r}")
+    return [values] if isinstance(values, str) or callable(values) else [] if values is None else list(values)
+
+
+def recipes_of(values: Any) -> list[Any]:
+    """`listed`, of recipes: an optimizer or its class is neither a name nor a function.
+
+    Raises ValueError that says which function is wanted.
+
+    >>> recipes_of("muon")
+    ['muon']
+    """
+    found = [values] if _makes_steps(type(values)) else listed(values)
     for one in found:
-        if isinstance(one, type) and "torch.optim.optimizer" in {base.__module__ for base in one.__mro__}:
+        kind = one if isinstance(one, type) else type(one)
+        if _makes_steps(kind):
+            got = f"the class {kind.__name__}" if kind is one else f"an optimizer, {kind.__name__}, of one model"
             raise ValueError(
-                f"a recipe is a name or a function (model, lr) that makes an optimizer, got the class {one.__name__}; "
-                f"write `def own(model, lr): return {one.__name__}(model.parameters(), lr)`"
+                f"a recipe is a name or a function (model, lr) that makes an optimizer, got {got}; "
+                f"write `def own(model, lr): return {kind.__name__}(model.parameters(), lr)`"
             )
     return found
+
+
+def _makes_steps(kind: type) -> bool:
+    """Whether it is a class of torch's optimizers."""
+    return "torch.optim.optimizer" in {base.__module__ for base in kind.__mro__}
+
+
+def text_path(data: Any) -> str | Path | None:
+    """Where the text of a study is, None for that of Python's library.
+
+    Raises ValueError for what is no path.
+    """
+    if data is None or isinstance(data, (str, Path)):
+        return data
+    raise ValueError(f"data must be the path of a text file or a directory of them, got {type(data).__name__}")
 
 
 def worded(value: Any) -> str:

@@ -16,9 +16,11 @@ from moga.api.result import (
     listed,
     place_of,
     shown_in_notebook,
+    text_path,
     without_widgets,
 )
-from moga.study.plans import smoothness_plan
+from moga.study.plans import check_names, smoothness_plan, whole_numbers
+from moga.study.smoothness_plan import SmoothnessSettings
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -60,8 +62,11 @@ def smoothness(
     >>> found.frame[["norm", "width", "trained"]].values.tolist()
     [['sign', 8, 0], ['sign', 16, 0]]
     """
-    axes = {"norms": listed(norms), "widths": tuple(widths), "layers": tuple(layers), "trained": tuple(trained)}
-    said = {"model": model, **axes, "seeds": None if seeds == 1 else seeds, "data": data, "out": out, **settings}
+    check_names(settings, SmoothnessSettings, smoothness)
+    sizes = {"widths": widths, "layers": layers, "trained": trained}
+    axes = {"norms": listed(norms)} | {name: whole_numbers(name, given) for name, given in sizes.items()}
+    usual = isinstance(seeds, int) and seeds == 1
+    said = {"model": model, **axes, "seeds": None if usual else seeds, "data": data, "out": out, **settings}
     plan = smoothness_plan({"family": model, **settings}, seeds, **axes)
     with without_widgets():
         from moga.study.smoothness_sweep import run_smoothness
@@ -71,7 +76,7 @@ def smoothness(
         measured = run_smoothness(
             plan,
             directory,
-            data=data,
+            data=text_path(data),
             threads=threads,
             command=call_text("smoothness", said) if command is None else command,
             progress=watch_records(progress, _line),

@@ -16,16 +16,17 @@ from moga.api.result import (
     Result,
     call_text,
     functions_known,
-    listed,
     place_of,
+    recipes_of,
     shown_in_notebook,
     without_widgets,
     worded,
     worded_keys,
 )
 from moga.study.fit import Summary
-from moga.study.plans import Rates, transfer_plan, whole_numbers
+from moga.study.plans import Rates, check_names, transfer_plan, whole_numbers
 from moga.study.presets import parse_seconds
+from moga.study.settings import Settings
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -47,7 +48,7 @@ def transfer(
     device: str = "cpu",
     workers: int | None = None,
     threads: int = 1,
-    budget: float | str | None = None,
+    budget: str | None = None,
     refine: float | None = None,
     progress: str = "auto",
     command: str | None = None,
@@ -69,7 +70,8 @@ def transfer(
             the code of a function changed. None: they are in ``result.directory``, and deleted with the result.
         device: "cpu", "cuda" (every GPU), "cuda:1", "mps". workers: processes; by default one per CPU, or one per
             accelerator; with 1 runs are made in this process. threads: of each worker.
-        budget: seconds, or text such as "30m"; what does not fit is left out. refine: octaves, see `moga transfer`.
+        budget: a time with its unit (s, m, h), as in "30m"; what does not fit is left out. refine: octaves, see `moga
+            transfer`.
         progress: "auto", a bar in a terminal or a notebook and lines elsewhere, or "none".
         command: shown on the page as the way to the study; by default this call.
         settings: those of :class:`moga.study.settings.Settings`: steps, warmup, decay, weight_decay, batch, roles, ...
@@ -92,6 +94,7 @@ def transfer(
     >>> print(found.verdicts["moga-row"].transfers)  # two rates are too few to tell
     None
     """
+    check_names(settings, Settings, transfer)
     said = {
         "model": model,
         "recipes": recipes or None,
@@ -110,7 +113,7 @@ def transfer(
             f"data must be a path or a function, got {type(data).__name__}; write `def batches(split, seed)` that "
             "yields the batches"
         )
-    chosen, source = listed(recipes), None if data is None else worded(data)
+    chosen, source = recipes_of(recipes), None if data is None else worded(data)
     plan = transfer_plan(
         preset,
         recipes=[worded(one) for one in chosen],
@@ -131,10 +134,10 @@ def transfer(
             data=source,
             workers=workers,
             threads=threads,
-            device=device,
+            device=str(device),
             command=call_text("transfer", said) if command is None else command,
             progress=watch,
-            budget=parse_seconds(budget) if isinstance(budget, str) else budget,
+            budget=None if budget is None else parse_seconds(str(budget)),
             refine=refine,
             announce=announce,
         )

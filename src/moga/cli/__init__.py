@@ -1,13 +1,19 @@
 """The ``moga`` command: runs the command line and turns what goes wrong into one line and an exit code.
 
-Exit codes: 0 done; 1 a check that does not pass; 2 bad input (one line on stderr) or a function of the user's own that
-fails (with the places in its code); 130 stopped with Ctrl-C. A bug keeps its traceback.
+Exit codes: 0 done; 1 a check that does not pass; 2 bad input (one line on stderr, or a table of parameters) or a
+function of the user's own that fails (with the places in its code); 130 stopped with Ctrl-C. A bug keeps its traceback.
+Warnings are lines on stderr, each once.
 """
 
 from __future__ import annotations
 
+import ast
+import re
+import shlex
 import sys
-from collections.abc import Sequence
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 __all__ = ["main"]
@@ -26,14 +32,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """
     arguments = list(sys.argv[1:] if arguments is None else arguments)
     try:
-        return _run(arguments)
+        with _warnings_in_words():
+            return _run(arguments)
     except ModuleNotFoundError as error:
         if error.name not in EXTRAS:
             raise
         return _fail(f'the module {error.name} is missing; the command line needs: pip install "moga[study]"')
     except Exception as error:
         if isinstance(error, (ValueError, OSError)) and _raised_by_moga(error):
-            return _fail(str(error))
+            return _fail(_in_options(str(error)))
         if isinstance(error, OSError) and error.filename is not None:  # the system's word on a file that the user named
             return _fail(f"{error.strerror}: {error.filename}")
         from moga.study.failures import failure_of
@@ -60,7 +67,7 @@ def _run(arguments: list[str]) -> int:
     except typer.Abort:  # Ctrl-C outside a sweep: typer raises this or, in newer releases, returns 130
         code = 130
     except usage_error as error:
-        text = error.format_message()
+        text = " ".join(error.format_message().split())
         return _fail(text) if text else 2  # no command: help was shown, and there is nothing to add
     return _fail("stopped", 130) if code == 130 else int(code or 0)
 
@@ -75,7 +82,30 @@ def _raised_by_moga(error: BaseException) -> bool:
     return name.partition(".")[0] == "moga"
 
 
+@contextmanager
+def _warnings_in_words() -> Iterator[None]:
+    """Warnings name no line of code: the user of a command wrote none."""
+    said = set()
+
+    def show(message: Warning | str, *_: Any) -> None:
+        if (text := str(message)) not in said:
+            said.add(text)
+            print(f"warning: {text}", file=sys.stderr)
+
+    with warnings.catch_warnings():
+        warnings.showwarning = show
+        yield
+
+
+def _in_options(text: str) -> str:
+    """With ``roles={...}`` as the options of a command, where a command can say it."""
+    found = re.search(r"roles=({.*})", text)
+    roles = ast.literal_eval(found[1]) if found else {}
+    if not roles or not all(isinstance(role, str) for role in roles.values()):
+        return text
+    return text.replace(found[0], " ".join(f"--role {shlex.quote(f'{name}={role}')}" for name, role in roles.items()))
+
+
 def _fail(text: str, code: int = 2) -> int:
-    said, place, lines = text.partition("\n  File ")  # lines of a traceback stay lines
-    print("moga: " + " ".join(said.split()) + place + lines, file=sys.stderr)
+    print(f"moga: {text}", file=sys.stderr)
     return code

@@ -44,7 +44,10 @@ def check(
     length: Annotated[int | None, typer.Option("--context", help="Tokens of context.")] = None,
     batch: Annotated[int | None, typer.Option(help="Windows of text in the batch.")] = None,
     data: Annotated[
-        Path | None, typer.Option(help="Text file or directory; by default the source of Python's library.")
+        Path | None,
+        typer.Option(
+            help="Text file or directory, or package.module:function(split, seed); by default Python's library."
+        ),
     ] = None,
     device: Annotated[str, typer.Option(help="Device, as in cpu or cuda.")] = "cpu",
     threads: Annotated[int, typer.Option(help="Threads of the computation.")] = 1,

@@ -31,8 +31,11 @@ def inspect(
 ) -> None:
     """Show which parameter gets which role, norm, scale and decay, and whether its start suits every width."""
     from moga.cli.plan import parse_roles
+    from moga.rules.recipes import resolve_recipe
+
+    resolve_recipe(recipe)  # an unknown name is said before a model is made
+
     from moga.report.inspection import text
-    from moga.rules.roles import OpenRoles
     from moga.study.inspection import inspect_named
     from moga.study.named import Wanted
 
@@ -40,8 +43,5 @@ def inspect(
         if value is not None and value < 1:
             raise ValueError(f"{name} must be at least 1, got {value}")
     wanted = Wanted(width, layers, head_size, start, recipe, parse_roles(role or ()) or None)
-    try:
-        found = inspect_named(model, wanted, base)
-    except OpenRoles as error:
-        raise ValueError(f"{error}, here --role PATTERN=ROLE") from None
+    found = inspect_named(model, wanted, base)
     typer.echo(json.dumps(found, indent=1) if as_json else text(found))

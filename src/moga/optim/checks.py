@@ -19,6 +19,7 @@ from moga.optim.matrices import Group
 from moga.optim.rounding import ROUNDINGS
 from moga.rules.flattened import WHY, refuse_flattened
 from moga.rules.logits import user_level
+from moga.rules.torch_words import in_our_words
 from moga.rules.updates import (
     AVERAGES,
     CALIBRATIONS,
@@ -110,7 +111,8 @@ def check_keys(group: object, defaults: Group) -> None:
     check_words({**defaults, **group})
     known = dict.fromkeys((*DESCRIBED, *NEEDED, *PLAIN, *defaults, *SCHEDULED))
     if unknown := [key for key in group if key not in known]:
-        raise ValueError(f"a parameter group has the unknown key {unknown[0]!r}; the keys are {', '.join(known)}")
+        said = in_our_words(unknown[0])
+        raise ValueError(f"a parameter group has the unknown key {unknown[0]!r}; the keys are {', '.join(known)}{said}")
 
 
 def check_words(group: Group) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from torch import Tensor
@@ -32,6 +32,7 @@ from moga.optim.rounding import Noise
 from moga.optim.state import states_of
 from moga.optim.update import batched
 from moga.optim.watch import copies, measure, plain
+from moga.rules.torch_words import no_keyword
 
 DISTRIBUTE = ("none", "owners", "teams")
 
@@ -101,20 +102,19 @@ class SteepestDescent(Optimizer):
         rounding: str = "nearest",
         implementation: str = "auto",
         polar_dtype: str = "float32",
+        **unknown: NoReturn,
     ) -> None:
-        if nonfinite not in NONFINITE:
-            raise ValueError(f"unknown word nonfinite={nonfinite!r}; the words are {', '.join(NONFINITE)}")
+        for word in unknown:
+            raise TypeError(no_keyword(SteepestDescent, word))
+        for key, value, words in (("nonfinite", nonfinite, NONFINITE), ("distribute", distribute, DISTRIBUTE)):
+            if value not in words:
+                raise ValueError(f"unknown word {key}={value!r}; the words are {', '.join(words)}")
         if not isinstance(maximize, bool):
             raise TypeError(f"maximize must be True or False; got {maximize!r}")
-        if distribute not in DISTRIBUTE:
-            raise ValueError(f"unknown word distribute={distribute!r}; the words are {', '.join(DISTRIBUTE)}")
         check_params(params)
-        self.distribute = distribute
-        self.nonfinite = nonfinite
-        self.maximize = maximize
+        self.distribute, self.nonfinite, self.maximize = distribute, nonfinite, maximize
         self._skipped: Tensor | int = 0
-        self._steps = 0
-        self._watching = False
+        self._steps, self._watching = 0, False
         self._sizes: list[dict[str, Any]] | None = None
         self._places: dict[Tensor, Place] = {}
         self._settled: list[int] = []

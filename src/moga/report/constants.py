@@ -12,7 +12,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from moga.study.records import StudyError, read_records, read_study
+from moga.study.records import StudyError, read_runs
 
 __all__ = [
     "AXES",
@@ -111,10 +111,9 @@ def load_constants(directory: str | Path) -> Constants:
     Raises StudyError where there is no study, one of something else, or no finished measurement.
     """
     directory = Path(directory)
-    study = read_study(directory)
+    study, records = read_runs(directory)
     if study["settings"].get("measure") != "smoothness":
         raise StudyError(f"{directory} holds no study of smoothness; `moga report {directory}` draws what it holds")
-    records = read_records(directory)
     if not records:
         raise StudyError(f"no finished measurement in {directory}: run `moga smoothness --out {directory}` first")
     return Constants(directory, study, records)

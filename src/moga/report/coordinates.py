@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from moga.report.slopes import WORDS, Finding, Values, judge
-from moga.study.records import StudyError, read_records, read_study
+from moga.study.records import StudyError, read_runs
 
 __all__ = ["Check", "Module", "Parameter", "load_check"]
 
@@ -218,11 +218,11 @@ def load_check(directory: str | Path) -> list[Check]:
     no check, or none with such a case.
     """
     directory = Path(directory)
-    study = read_study(directory)
+    study, runs = read_runs(directory)
     if study["settings"].get("measure") != "check":
         raise StudyError(f"{directory} holds no check; `moga report {directory}` draws what it holds")
     cases: dict[tuple[str, float, str], list[Record]] = {}
-    for record in read_records(directory):
+    for record in runs:
         config = record["config"]
         cases.setdefault((config["recipe"], config["lr"], config["plant"]), []).append(record)
     if not cases:

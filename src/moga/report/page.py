@@ -13,7 +13,8 @@ from moga.report.html import Card, Chart, render
 from moga.report.plots import drift_figure, transfer_panel
 from moga.report.results import NATS, Results, load_results
 from moga.report.tables import cards, headline, optima, spans, width_rows
-from moga.study.fit import FIT_SCALE, TRANSFERS_DRIFT, TRANSFERS_REGRET
+from moga.study.fit import FIT_SCALE
+from moga.study.verdicts import TRANSFERS_DRIFT, TRANSFERS_REGRET
 
 __all__ = ["render_page", "write_report"]
 

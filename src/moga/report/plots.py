@@ -6,6 +6,7 @@ error bars in octaves are then symmetric, and every recipe's axis can span the s
 
 from __future__ import annotations
 
+import html
 import math
 from typing import Any
 
@@ -239,6 +240,7 @@ def _move_rows(summary: Summary, found: list[WidthFit]) -> list[list[Any]]:
 def _drift_trace(summary: Summary, found: list[WidthFit], index: int) -> Figure:
     colour, symbol, _, dash = recipe_style(index)
     optima = [fit.optimum for fit in found if fit.optimum is not None]
+    name = html.escape(summary.recipe, quote=False)  # plotly leaves out what stands in angles
     return {
         "type": "scatter",
         "name": summary.recipe,
@@ -254,7 +256,7 @@ def _drift_trace(summary: Summary, found: list[WidthFit], index: int) -> Figure:
         "line": {"color": colour, "width": 2, "dash": dash},
         "marker": {"color": colour, "symbol": symbol, "size": 9},
         "text": [
-            f"<b>{summary.recipe}</b>, {fit.name}<br>best learning rate {describe_rate(optimum.lr)}"
+            f"<b>{name}</b>, {fit.name}<br>best learning rate {describe_rate(optimum.lr)}"
             for fit, optimum in zip(found, optima, strict=True)
         ],
         "hovertemplate": "%{text}<extra></extra>",

@@ -12,7 +12,7 @@ from typing import Any
 
 from moga.report.theme import dashes, sequential, short_names
 from moga.study.fit import Summary, transfer_summary
-from moga.study.records import StudyError, own_functions, read_records, read_study
+from moga.study.records import StudyError, own_functions, read_runs
 
 __all__ = ["NATS", "Results", "final_loss", "load_results"]
 
@@ -133,8 +133,7 @@ def load_results(directory: str | Path) -> Results:
     Raises StudyError where there is no study, or where no run has finished yet.
     """
     directory = Path(directory)
-    study = read_study(directory)
-    records = read_records(directory)
+    study, records = read_runs(directory)
     if not records:
         raise StudyError(f"no finished run in {directory}: run `moga transfer --out {directory}` first")
     return Results(directory, study, records, transfer_summary(records))

@@ -26,9 +26,11 @@ from moga.geometry.layout import logical_matrices
 from moga.rules.heads import heads_of
 from moga.rules.hooks import config_of
 from moga.rules.logits import KEY, logit_scale
+from moga.rules.patterns import checked_patterns
 from moga.rules.roles import Assignment, OpenRoles, find_roles
+from moga.rules.stated import Roles
 from moga.rules.storage import WRAPPERS as HOLDERS
-from moga.rules.storage import stored_tensors
+from moga.rules.storage import model_or_pairs, stored_tensors
 
 VERSION = 1  # of the saved form
 WRAPPERS = frozenset(attribute for _, _, attribute in HOLDERS)  # what they put into names
@@ -114,7 +116,7 @@ def any_layer(name: str) -> str:
 
 
 def assignments(
-    model: nn.Module | Iterable[tuple[str, Tensor]], roles: Mapping[str, str] | None
+    model: nn.Module | Iterable[tuple[str, Tensor]], roles: Roles | None
 ) -> tuple[list[Assignment], OpenRoles | None]:
     """As :func:`find_roles`, but where it is open which linear maps are hidden all are, and the error comes with them.
 
@@ -122,19 +124,19 @@ def assignments(
     >>> found[0].role, still_open.names
     ('hidden', ['0.weight'])
     """
-    pairs = model if isinstance(model, nn.Module) else list(model)
+    pairs = model_or_pairs(model)
     try:
         return find_roles(pairs, roles), None
     except OpenRoles as error:
         return find_roles(pairs, {**dict.fromkeys(error.names, "hidden"), **(roles or {})}), error
 
 
-def record_of(model: nn.Module | Iterable[tuple[str, Tensor]], roles: Mapping[str, str] | None = None) -> Record:
+def record_of(model: nn.Module | Iterable[tuple[str, Tensor]], roles: Roles | None = None) -> Record:
     """What is remembered of a model; of weights on the meta device too, of which there are only the shapes.
 
     The multiplier of the logits is that of the model, or the one that its config remembers: a base is not run.
     """
-    with _thawed(model, roles or {}):
+    with _thawed(model, checked_patterns("roles", roles)):
         found, still_open = assignments(model, roles)
     unsettled = still_open.names if still_open else []
     matrices = tuple(
@@ -148,7 +150,7 @@ def record_of(model: nn.Module | Iterable[tuple[str, Tensor]], roles: Mapping[st
 
 
 @contextmanager
-def _thawed(model: nn.Module | Iterable[tuple[str, Tensor]], roles: Mapping[str, str]) -> Iterator[None]:
+def _thawed(model: nn.Module | Iterable[tuple[str, Tensor]], roles: Roles) -> Iterator[None]:
     """Have the frozen parameters count as trainable for a while, if their modules or ``roles`` say what they are."""
     frozen = [
         one.tensor
@@ -169,7 +171,7 @@ def save_base(
     model: nn.Module | Iterable[tuple[str, Tensor]],
     path: str | os.PathLike[str],
     *,
-    roles: Mapping[str, str] | None = None,
+    roles: Roles | None = None,
 ) -> dict[str, Any]:
     """Write what ``base=`` needs of a model to a JSON file of a few kB, and return it: names, shapes, blocks, roles.
 
@@ -208,9 +210,7 @@ def _rows(matrices: Iterable[Matrix]) -> list[dict[str, Any]]:
     return list(rows.values())
 
 
-def read_base(
-    base: Base, model: nn.Module | Iterable[tuple[str, Tensor]], roles: Mapping[str, str] | None = None
-) -> Record:
+def read_base(base: Base, model: nn.Module | Iterable[tuple[str, Tensor]], roles: Roles | None = None) -> Record:
     """A base in any of its forms; a config is that of the class of ``model``, and builds no weights.
 
     ``roles`` are those stated for ``model``. A base that is a model takes those that match its names; where the two
@@ -229,7 +229,8 @@ def read_base(
     if isinstance(base, (nn.Module, list, tuple)):
         pairs = base.named_parameters(remove_duplicate=False) if isinstance(base, nn.Module) else base
         names = [name for name, _ in pairs]
-        own = {pattern: role for pattern, role in (roles or {}).items() if fnmatch.filter(names, pattern)}
+        stated = checked_patterns("roles", roles).items()
+        own = {pattern: role for pattern, role in stated if fnmatch.filter(names, pattern)}
         return record_of(base, own)
     raise TypeError(
         f"base must be a model, a list of (name, tensor) pairs, a config, or what moga.save_base wrote (its path or "

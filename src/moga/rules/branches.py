@@ -122,6 +122,8 @@ def fold_branches_(model: nn.Module) -> nn.Module:
     >>> bool(torch.allclose(fold_branches_(layer)(x), before)), branch_scales(layer)
     (True, {})
     """
+    if not isinstance(model, nn.Module):
+        raise TypeError(f"fold_branches_ needs a model, an nn.Module; got {type(model).__name__}")
     check_branches(model)
     hooks = list(_hooks(model))
     if not hooks:

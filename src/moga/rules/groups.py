@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torch import Tensor, nn
 
 from moga.rules.base import Base
 from moga.rules.branches import check_branches
+from moga.rules.keywords import keywords_of, spelled_out
+from moga.rules.logit_bases import check_one_base
 from moga.rules.logits import check_logits, logit_scales, warn_if_tied
+from moga.rules.options import Options
 from moga.rules.patterns import match_patterns
 from moga.rules.recipes import resolve_recipe
 from moga.rules.roles import Assignment, find_roles
+from moga.rules.stated import Roles
 from moga.rules.updates import HELD, Update, checked, complete_update, update_scale
 from moga.rules.widths import Relative, settle_with_base
+
+if TYPE_CHECKING or sys.version_info >= (3, 11):
+    from typing import Unpack  # type: ignore[attr-defined,unused-ignore]
 
 MULTIPLIERS = ("lr_scale", "decay_scale", "weight_decay")
 # What a table shows for a group made by hand, which need not say everything.
@@ -23,15 +31,16 @@ UNSAID = {"role": "-", "fan": ["-"], "p": None, "q": None, "lr_scale": 1.0, "blo
 UNSAID |= {"step": "fixed", "constraint": "decay"}
 
 
+@spelled_out(keywords_of(Options))
 def param_groups(
     model: nn.Module | Iterable[tuple[str, Tensor]],
     recipe: str | Mapping[str, str | Update],
     *,
     base: Base = None,
-    roles: Mapping[str, str] | None = None,
+    roles: Roles | None = None,
     overrides: Mapping[str, Mapping[str, Any]] | None = None,
     decay_vectors: bool = False,
-    **options: Any,
+    **options: Unpack[Options],
 ) -> list[dict[str, Any]]:
     """One group per role, layout, fan and update: everything that ``moga.SteepestDescent`` needs, as plain data.
 
@@ -45,15 +54,17 @@ def param_groups(
       on lr and on weight decay), ``weight_decay`` (per unit of lr), or a whole update, which begins with ``norm`` and
       replaces the recipe's. Later patterns win key by key;
     - ``decay_vectors``: whether biases and gains are decayed too;
-    - ``options``: ``p``, ``q``, ``shape``, ``polar``, ``momentum``, ``lookahead``, ``weight_decay``, ``betas``,
-      ``eps``, ``alpha``, ``damping``, ``trust_clip``, for the rows of the recipe that can use them.
+    - all others, ``p`` to ``weight_decay``, reach the updates of the recipe that can use them (see
+      :mod:`moga.rules.updates`, and :class:`moga.SteepestDescent` for the averages); what is not given stays the
+      recipe's.
 
     ``scale`` of a group multiplies the direction without scale, so that the update has size 1 in the group's norm; it
     is a list, one number per block, where the blocks differ.
 
     Raises ValueError for what :func:`find_roles`, the base and the recipe refuse, for a role that the recipe has no
-    update for, for an override that matches nothing, has an unknown key or a value out of range, and for a model whose
-    config remembers a multiplier of the logits that its forward pass has lost.
+    update for, for an override that matches nothing, has an unknown key or a value out of range, for a model whose
+    config remembers a multiplier of the logits that its forward pass has lost, and for a tied matrix whose multiplier
+    is that of another width than the base's.
 
     >>> model = nn.Sequential(nn.Embedding(9, 4), nn.Linear(4, 9, bias=False))
     >>> [(g["role"], g["norm"], g["scale"]) for g in param_groups(model, "moga-row", roles={"1.weight": "output"})]
@@ -79,9 +90,7 @@ def param_groups(
     return list(groups.values())
 
 
-def _settled(
-    model: nn.Module | Iterable[tuple[str, Tensor]], base: Base, roles: Mapping[str, str] | None
-) -> list[Relative]:
+def _settled(model: nn.Module | Iterable[tuple[str, Tensor]], base: Base, roles: Roles | None) -> list[Relative]:
     """Every trainable parameter with its role, what it was at the base, and the multiplier of its logits."""
     relative = (
         [Relative(one) for one in find_roles(model, roles)] if base is None else settle_with_base(model, base, roles)
@@ -92,7 +101,9 @@ def _settled(
         return relative
     check_logits(model)
     multiplied = logit_scales(model)
-    return [replace(one, logit_scale=multiplied.get(id(one.assignment.parameter))) for one in relative]
+    relative = [replace(one, logit_scale=multiplied.get(id(one.assignment.parameter))) for one in relative]
+    check_one_base(model, relative)
+    return relative
 
 
 def _overrides(
@@ -168,13 +179,16 @@ def describe(groups: Sequence[Mapping[str, Any]]) -> str:
     ``fan`` is the effective (out, in); ``x3`` after a layout counts the blocks that share one tensor, and
     ``x3/8`` says that eight units (heads) hold a part of each.
 
+    Raises TypeError for a model, an optimizer and whatever else is no list of groups; ValueError for another's groups.
+
     >>> print(describe(param_groups([("w", Tensor(8, 4)), ("b", Tensor(8))], "moga-row", roles={"w": "hidden"})))
     role    update   layout  fan  scale  tensors  params  names
     hidden  row p=2  out,in  8,4  0.5          1      32  w
     vector  sign     vector  1,1  1            1       8  b
     total   2 groups, 2 tensors, 40 parameters
     """
-    groups = [{**UNSAID, "param_names": [*map(str, range(len(group["params"])))], **group} for group in groups]
+    known = _described(groups)
+    groups = [{**UNSAID, "param_names": [*map(str, range(len(group["params"])))], **group} for group in known]
     rows = [("role", "update", "layout", "fan", "scale", "tensors", "params"), *map(_cells, groups)]
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     names = [["names"], *(group["param_names"] for group in groups)]
@@ -190,6 +204,20 @@ def describe(groups: Sequence[Mapping[str, Any]]) -> str:
     counts = f"{len(groups)} groups, {len(tensors)} tensors, {total} parameters"
     lines.append(f"{'total'.ljust(widths[0])}  {counts}{to_base}")
     return "\n".join(lines)
+
+
+def _described(groups: Any) -> list[Mapping[str, Any]]:
+    """The groups. Raises TypeError for what is no list of them, ValueError for one that lacks a key of the table."""
+    known: list[Any] = list(groups) if isinstance(groups, Iterable) and not isinstance(groups, Mapping) else [None]
+    if not all(isinstance(group, Mapping) for group in known):
+        instead = "describe(optimizer.param_groups)" if hasattr(groups, "param_groups") else ""
+        instead = instead or "describe(moga.param_groups(model, recipe))"
+        raise TypeError(f"describe needs parameter groups, a list of dicts; got {type(groups).__name__}: {instead}")
+    if missing := [key for group in known for key in ("params", "norm", "layout", "scale") if key not in group]:
+        raise ValueError(
+            f"a parameter group lacks {missing[0]!r}; describe shows those that moga.param_groups(model, recipe) makes"
+        )
+    return known
 
 
 def _cells(group: Mapping[str, Any]) -> tuple[str, ...]:

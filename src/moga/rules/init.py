@@ -16,6 +16,7 @@ from moga.rules.patterns import match_patterns
 from moga.rules.places import divides_logits
 from moga.rules.recipes import Update, resolve_recipe
 from moga.rules.roles import Assignment, find_roles
+from moga.rules.started import remember_start
 from moga.rules.starts import Start, starts_of
 from moga.rules.stated import Roles
 from moga.rules.transfer import initial_std
@@ -90,6 +91,9 @@ def initialize_(
             else:
                 _fill_vector(one, starts[id(one.parameter)], generator)
         _zero_padding(model, written)
+    for one in written:
+        if _start_role(one, divided) == "tied":
+            remember_start(one.parameter)
     return model
 
 

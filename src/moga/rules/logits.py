@@ -19,6 +19,8 @@ from torch import Tensor, nn
 from moga.rules.hooks import config_of, is_compiled
 from moga.rules.places import divides_logits
 from moga.rules.roles import Assignment, find_roles
+from moga.rules.started import check_not_started
+from moga.rules.stated import Roles
 from moga.rules.transfer import follows_width, logit_multiplier
 
 KEY = "moga_logit_scale"
@@ -71,7 +73,7 @@ def scale_logits_(
     base_width: int | None = None,
     width: int | None = None,
     outputs: str = "tied",
-    roles: Mapping[str, str] | None = None,
+    roles: Roles | None = None,
 ) -> nn.Module:
     """Multiply the logits by ``base_width / width``, in place, and return the model.
 
@@ -91,7 +93,8 @@ def scale_logits_(
         roles: as in :func:`find_roles`, for a model that needs them.
 
     Raises ValueError for a model without such an output, one whose logits no module makes, one that is multiplied
-    already or compiled, and a ``base_width`` that contradicts the config.
+    already or compiled, a tied matrix that :func:`moga.initialize_` has started without the multiplier, and a
+    ``base_width`` that contradicts the config.
 
     >>> from moga.rules.logits import logit_scale
     >>> head = nn.Linear(8, 9, bias=False)
@@ -115,7 +118,10 @@ def scale_logits_(
             "no output to multiply: no trainable matrix of this model is input and output in one. The step of an "
             'output of its own is scaled by the recipe; outputs="all" multiplies its logits too'
         )
-    _apply(model, found, _factor(model, found[0], base_width, width))
+    factor = _factor(model, found[0], base_width, width)
+    for one in found:
+        check_not_started(one, factor)
+    _apply(model, found, factor)
     return model
 
 
@@ -133,6 +139,8 @@ def fold_logits_(model: nn.Module) -> nn.Module:
     >>> bool((fold_logits_(model)(Tensor(range(9)).long()) == before).all()), model[1].weight is model[0].weight
     (True, False)
     """
+    if not isinstance(model, nn.Module):
+        raise TypeError(f"fold_logits_ needs a model, an nn.Module; got {type(model).__name__}")
     if (place := _field(model)) is not None:
         raise ValueError(
             f"the multiplier is in config.{place[1].setting}, which is saved with the model: nothing to fold"
@@ -224,8 +232,7 @@ def _factor(model: nn.Module, one: Assignment, base_width: int | None, width: in
             )
         return remembered
     own = one.fan[0][0 if one.role == "tied" else 1]
-    roots = divides_logits(model) + (one.role == "tied" and follows_width(one.multiplier, own))
-    factor = logit_multiplier(base_width, own if width is None else width, roots)
+    factor = logit_multiplier(base_width, own if width is None else width, own_roots(model, one))
     if remembered not in (None, factor):
         raise ValueError(
             f"the config says that the logits are multiplied by {remembered:g} ({KEY}), and with this base_width "
@@ -233,6 +240,11 @@ def _factor(model: nn.Module, one: Assignment, base_width: int | None, width: in
             "another model's"
         )
     return factor
+
+
+def own_roots(model: nn.Module, one: Assignment) -> int:
+    """How many factors sqrt(width) the model itself has for an output; see :func:`logit_multiplier`."""
+    return divides_logits(model) + (one.role == "tied" and follows_width(one.multiplier, one.fan[0][0]))
 
 
 def _apply(model: nn.Module, found: Sequence[Assignment], factor: float) -> None:

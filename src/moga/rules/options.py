@@ -3,24 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypedDict
 
+from moga.rules.torch_words import in_our_words
 from moga.rules.updates import Update, as_dict, complete_update, usable
 
-OPTIONS = (
-    "p",
-    "q",
-    "shape",
-    "polar",
-    "momentum",
-    "lookahead",
-    "betas",
-    "eps",
-    "alpha",
-    "damping",
-    "trust_clip",
-    "weight_decay",
-)
+
+class Options(TypedDict, total=False):
+    """What may be given to a whole recipe; what is not given stays as the recipe has it."""
+
+    p: float
+    q: float
+    shape: str
+    polar: str
+    momentum: float
+    lookahead: float | str | None
+    betas: tuple[float, float]
+    eps: float
+    alpha: float
+    damping: float
+    trust_clip: tuple[float, float]
+    weight_decay: float
+
+
+OPTIONS = tuple(Options.__annotations__)
 
 
 def filled(
@@ -43,7 +49,10 @@ def filled(
     for option, value in options.items():
         if option not in allowed:
             known = "cannot be used by" if option in OPTIONS else "is unknown to"
-            raise ValueError(f"the option {option!r} {known} {label}; its options are {', '.join(allowed)}")
+            raise ValueError(
+                f"the option {option!r} {known} {label}; its options are {', '.join(allowed)}"
+                f"{in_our_words(option, allowed)}"
+            )
         for update in updates.values():
             if _takes(update, option):
                 update[option] = value

@@ -22,17 +22,27 @@ def match_patterns(
     >>> list(match_patterns("roles", {"*.weight": "hidden"}, [("up.weight",), ("up.bias",), ("x", "tied.weight")]))
     [('*.weight', 'hidden', [0, 2])]
     """
-    if patterns is None:
-        return
-    if not isinstance(patterns, Mapping):
-        raise TypeError(f"{what} must be a dict from patterns of parameter names; got {type(patterns).__name__}")
-    for pattern, value in patterns.items():
-        if not isinstance(pattern, str):
-            raise TypeError(f"{what} has the key {pattern!r}; a key is a pattern of parameter names, a string")
+    for pattern, value in checked_patterns(what, patterns).items():
         hits = [index for index, own in enumerate(names) if any(fnmatchcase(name, pattern) for name in own)]
         if not hits:
             raise ValueError(f"the pattern {pattern!r} in {what} matches no parameter; {_instead(pattern, names)}")
         yield pattern, value, hits
+
+
+def checked_patterns(what: str, patterns: Mapping[str, Any] | None) -> Mapping[str, Any]:
+    """The patterns, none for None. Raises TypeError if they are no mapping from strings.
+
+    >>> checked_patterns("roles", None)
+    {}
+    """
+    if patterns is None:
+        return {}
+    if not isinstance(patterns, Mapping):
+        raise TypeError(f"{what} must be a dict from patterns of parameter names; got {type(patterns).__name__}")
+    for pattern in patterns:
+        if not isinstance(pattern, str):
+            raise TypeError(f"{what} has the key {pattern!r}; a key is a pattern of parameter names, a string")
+    return patterns
 
 
 def _instead(pattern: str, names: Sequence[tuple[str, ...]]) -> str:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from moga.rules.keywords import near
 from moga.rules.options import OPTIONS as OPTIONS
 from moga.rules.options import filled
 from moga.rules.transfer import ROLES
@@ -264,7 +265,7 @@ def resolve_recipe(
 def _rows_of(recipe: str | Mapping[str, str | Update]) -> tuple[Mapping[str, str | Update], Mapping[str, Any]]:
     if isinstance(recipe, str):
         if recipe not in RECIPES:
-            raise ValueError(f"unknown recipe {recipe!r}; the recipes are {', '.join(RECIPES)}")
+            raise ValueError(f"unknown recipe {recipe!r}; the recipes are {', '.join(RECIPES)}{near(recipe, RECIPES)}")
         return RECIPES[recipe].rows, RECIPES[recipe].defaults
     if not isinstance(recipe, Mapping):
         raise TypeError(f"a recipe is a name or a dict role -> update; got {type(recipe).__name__}")

@@ -190,6 +190,24 @@ def check_storage(one: StoredTensor) -> None:
             raise ValueError(f"{one}: {error}") from None
 
 
+def model_or_pairs(model: nn.Module | Iterable[tuple[str, Tensor]]) -> nn.Module | list[tuple[str, Tensor]]:
+    """The model, or its (name, tensor) pairs as a list, which can be read more than once. Raises TypeError otherwise.
+
+    >>> model_or_pairs(nn.Linear(3, 2).named_parameters())[1][0]
+    'bias'
+    """
+    return model if isinstance(model, nn.Module) else _pairs(model)
+
+
+def _pairs(named: Iterable[tuple[str, Tensor]]) -> list[tuple[str, Tensor]]:
+    if not isinstance(named, Iterable) or isinstance(named, Tensor):
+        raise TypeError(
+            f"a model or a list of (name, tensor) pairs is needed; got {type(named).__name__}: give an nn.Module, or "
+            "model.named_parameters() with roles"
+        )
+    return list(named)
+
+
 def listed_tensors(named: Iterable[tuple[str, Tensor]]) -> list[StoredTensor]:
     """The tensors of a list of (name, tensor) pairs, of which nothing but the shape is known.
 
@@ -202,9 +220,7 @@ def listed_tensors(named: Iterable[tuple[str, Tensor]]) -> list[StoredTensor]:
     """
     names: dict[int, str] = {}
     found = []
-    if not isinstance(named, Iterable) or isinstance(named, Tensor):
-        raise TypeError(f"a model or a list of (name, tensor) pairs is needed; got {type(named).__name__}")
-    for item in named:
+    for item in _pairs(named):
         if not (isinstance(item, (tuple, list)) and len(item) == 2 and isinstance(item[0], str)):
             raise TypeError(
                 f"a model or a list of (name, tensor) pairs is needed; got an item {type(item).__name__}: give the "

@@ -15,7 +15,7 @@ may share it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -26,6 +26,8 @@ from moga.rules.heads import check_heads
 from moga.rules.match import SAME, Index, label
 from moga.rules.patterns import match_patterns
 from moga.rules.roles import Assignment, OpenRoles
+from moga.rules.stated import Roles
+from moga.rules.storage import model_or_pairs
 from moga.rules.transfer import effective_fan
 
 BY_AXES = {
@@ -65,7 +67,7 @@ class Relative:
 
 
 def roles_from_widths(
-    model: nn.Module | Iterable[tuple[str, Tensor]], base: Base, roles: Mapping[str, str] | None = None
+    model: nn.Module | Iterable[tuple[str, Tensor]], base: Base, roles: Roles | None = None
 ) -> dict[str, str]:
     """The role of each trainable parameter by its first name, as far as two widths tell; "" where they do not.
 
@@ -78,7 +80,7 @@ def roles_from_widths(
     >>> roles_from_widths(large, small)
     {'0.weight': 'input', '1.weight': 'hidden', '1.bias': 'vector', '2.weight': 'output', '2.bias': 'vector'}
     """
-    pairs = model if isinstance(model, nn.Module) else list(model)
+    pairs = model_or_pairs(model)
     found, still_open = assignments(pairs, roles)
     others = _Counterparts(record_of(pairs, roles), Index(read_base(base, pairs, roles), found), found, still_open)
     return {
@@ -175,7 +177,7 @@ def _fans(role: str, sizes: Sizes, one: Assignment) -> tuple[tuple[int, int], ..
 
 
 def settle_with_base(
-    model: nn.Module | Iterable[tuple[str, Tensor]], base: Base, roles: Mapping[str, str] | None = None
+    model: nn.Module | Iterable[tuple[str, Tensor]], base: Base, roles: Roles | None = None
 ) -> list[Relative]:
     """Every trainable parameter with its role from both its module and its widths, and its fans at the base.
 
@@ -185,7 +187,7 @@ def settle_with_base(
     shown), for a parameter that the base lacks or knows under another role, and for heads of another size whose
     products are not known to be scaled by 1 / size.
     """
-    pairs = model if isinstance(model, nn.Module) else list(model)
+    pairs = model_or_pairs(model)
     record = read_base(base, pairs, roles)
     found, still_open = assignments(pairs, roles)
     index = Index(record, found)
@@ -231,7 +233,7 @@ def _compared(one: Assignment, others: _Counterparts, stated: bool) -> _Compared
     return _Compared(one, other, role, widths, agreed.pop() if agreed else "")
 
 
-def _stated(found: list[Assignment], roles: Mapping[str, str] | None) -> set[str]:
+def _stated(found: list[Assignment], roles: Roles | None) -> set[str]:
     hits = match_patterns("roles", roles, [one.aliases for one in found])
     return {found[index].name for _, _, matched in hits for index in matched}
 

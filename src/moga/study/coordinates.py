@@ -7,7 +7,6 @@ average, and how well they do depends on the width until that is larger than the
 
 from __future__ import annotations
 
-import inspect
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -22,15 +21,18 @@ from moga.geometry.vectors import INF, mean_scale, vector_norm
 from moga.rules.init import initialize_
 from moga.rules.roles import Assignment, OpenRoles, find_roles
 from moga.rules.updates import operator_norm
+from moga.study.batches import moved
 from moga.study.coordinates_models import build, make_optimizer, roles_of
 from moga.study.coordinates_plan import MEASURE, Case, CheckPlan, CheckSettings
-from moga.study.data import load_corpus, training_windows
-from moga.study.factories import Built, called, is_path, labels_of, loss_of, moved
+from moga.study.data import Corpus, load_corpus, training_windows
+from moga.study.factories import Built, batch_loss, is_path, text_loss
 from moga.study.lock import hold_study
 from moga.study.plants import plant_in_weights
 from moga.study.probes import Pass, Probe
 from moga.study.records import RECORDS_FILE, StudyError, append_record, run_record
+from moga.study.settings import counted
 from moga.study.sweep import environment
+from moga.study.tasks import code_of, first_batch
 from moga.study.train import threads as with_threads
 
 EXPONENTS = (1.0, 2.0, INF)  # of the mean norms in a record, in this order
@@ -55,24 +57,30 @@ def run_check(
     A check is short and is made anew each time: records of an earlier one are replaced, because the code of a model
     that they were made with may have changed since.
 
+    data: a text file or directory, or ``package.module:function`` (see :mod:`moga.study.tasks`), whose first batch of
+    "train" every seed trains on; None is the source of Python's library.
+
     Raises:
         StudyError: a directory that holds something else; a loss that is not finite.
         ValueError: fewer than one thread; what the model, its function, its roles or the recipe refuse.
     """
-    if threads < 1:
-        raise ValueError(f"threads must be at least 1, got {threads}")
-    corpus = load_corpus(data, context=plan.settings.context)
-    plan = replace(plan, settings=replace(plan.settings, corpus=corpus.fingerprint))
+    threads = counted("threads", threads)
+    path = str(data) if data is not None and is_path(str(data)) and not Path(data).exists() else ""
+    corpus = None if path else load_corpus(data, context=plan.settings.context)
+    plan = replace(plan, settings=replace(plan.settings, corpus=corpus.fingerprint if corpus else path))
+    source = corpus.describe() if corpus else {"name": path, "sha256": code_of(path)}
     roles = roles_of(plan)
+    batches = {
+        seed: _windows(corpus, plan.settings, seed) if corpus else first_batch(path, seed) for seed in plan.seeds
+    }
     settings = {"measure": MEASURE} | asdict(plan.settings)
     total, done = len(plan.cases) * len(plan.sizes) * len(plan.seeds), 0
-    with hold_study(directory, settings, corpus.describe(), command), with_threads(threads):
+    with hold_study(directory, settings, source, command), with_threads(threads):
         (Path(directory) / RECORDS_FILE).unlink(missing_ok=True)
         for case in plan.cases:
             for size in plan.sizes:
                 for seed in plan.seeds:
-                    windows = training_windows(corpus, plan.settings.batch, plan.settings.context, seed, 0)
-                    result = measure(plan.settings, case, size, seed, torch.from_numpy(windows), roles)
+                    result = measure(plan.settings, case, size, seed, batches[seed], roles, text=not path)
                     record = run_record(plan.config(case, size, seed), result, environment(threads, 1))
                     append_record(directory, record)
                     done += 1
@@ -81,10 +89,24 @@ def run_check(
     return done
 
 
+def _windows(corpus: Corpus, settings: CheckSettings, seed: int) -> Tensor:
+    return torch.from_numpy(training_windows(corpus, settings.batch, settings.context, seed, 0))
+
+
 def measure(
-    settings: CheckSettings, case: Case, size: int, seed: int, windows: Tensor, roles: Mapping[str, Any]
+    settings: CheckSettings,
+    case: Case,
+    size: int,
+    seed: int,
+    batch: Any,
+    roles: Mapping[str, Any],
+    *,
+    text: bool = True,
 ) -> Record:
     """The "result" of a record: what one model gives before and after each step.
+
+    batch: windows of text (batch, context + 1), for a model that comes without a batch; without ``text`` one of
+    one's own data, for every model.
 
     - loss: before every step and after the last.
     - modules, in the order in which they finish: mean norms (p = 1, 2, inf) of the ``start``, of the ``change`` from
@@ -99,11 +121,12 @@ def measure(
         initialize_(built.model, "moga-row", roles=roles, generator=torch.Generator().manual_seed(seed))
     plant_in_weights(built.model, case.plant, seed)
     model = built.model.to(settings.device).train()
-    built = replace(built, batch=moved(built.batch, settings.device))
     optimizer = make_optimizer(model, case, roles)
     weights = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
-    windows = windows.to(settings.device)
-    losses, modules = _watched(built, optimizer, lambda: _loss(built, windows, settings, size), settings.steps, seed)
+    loss = text_loss if text and built.batch is None else batch_loss
+    now = moved(built.batch if text and built.batch is not None else batch, settings.device)
+    what = f"{settings.model if is_path(settings.model) else f'the family {settings.model}'} at {size}"
+    losses, modules = _watched(built, optimizer, lambda: loss(built, model, now, what), settings.steps, seed)
     if not all(map(math.isfinite, losses)):
         raise StudyError(
             f"the loss of {settings.model} at {settings.over} {size} is not finite after {len(losses) - 1} steps with "
@@ -135,16 +158,6 @@ def _watched(
             losses.append(_rounded(loss.item()))
             changes.append(_changes(first, now))
     return losses, _modules(built.model, first, changes, now)
-
-
-def _loss(built: Built, windows: Tensor, settings: CheckSettings, size: int) -> Tensor:
-    what = settings.model if is_path(settings.model) else f"the family {settings.model}"
-    if built.batch is not None:
-        return loss_of(built, called(built.model, built.batch), labels_of(built.batch), f"{what} at {size}")
-    tokens, labels = windows[:, :-1], windows[:, 1:]
-    named = "input_ids" in inspect.signature(built.model.forward).parameters
-    output = called(built.model, {"input_ids": tokens} if named else tokens)
-    return loss_of(replace(built, batch=windows), output, labels, f"{what} at {size}")
 
 
 def _changes(first: Pass, now: Pass) -> dict[str, list[float]]:

@@ -32,8 +32,8 @@ class CheckSettings:
     of a family, where they do not grow; head_size likewise. context, batch: of the text, where the function gives no
     batch. steps: of training, at least 2, as an output that starts at zero lets nothing else move at the first. start:
     "own" weights of a function's model, or those of :func:`moga.initialize_` ("moga"). roles: as in
-    :func:`moga.find_roles`. device: a word of torch. corpus: sha256. mark: the largest slope that passes, in octaves
-    per doubling.
+    :func:`moga.find_roles`. device: a word of torch. corpus: sha256, or the function of one's own data. mark: the
+    largest slope that passes, in octaves per doubling.
 
     Raises:
         ValueError: a value that no check can have.

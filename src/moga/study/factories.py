@@ -2,7 +2,8 @@
 
 The function is called with the size, ``function(width=64)`` or ``function(depth=4)``, and returns the model, or
 ``(model, batch)``, or ``(model, batch, loss)``. A batch is what the model is called with: a dict of named arguments,
-a tuple of arguments, or one. The loss is a function of the model's output and the batch.
+a tuple of arguments, or one; labels that it takes no argument for stay out of the call (:func:`arguments_of`). The loss
+is a function of the model's output and the whole batch.
 """
 
 from __future__ import annotations
@@ -12,17 +13,22 @@ import inspect
 import os
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from moga.study.batches import arguments_of, called, forward_of, is_whole, kind_of
 from moga.study.functions import find_given
 from moga.study.models import FAMILIES
 
 Loss = Callable[[Any, Any], Tensor]  # (output of the model, batch) -> tensor without dimensions
-LOSSES = "an output with .loss, a dict with 'loss', a tensor without dimensions, or (model, batch, loss)"
+LOSSES = (
+    "let the model return a loss (as .loss, under 'loss', or as one tensor without dimensions, alone or in a tuple), "
+    "or its function (model, batch, loss), with None for a batch that the data give"
+)
 
 
 @dataclass(frozen=True)
@@ -112,36 +118,55 @@ def _check_argument(function: Callable[..., Any], path: str, over: str) -> None:
         raise ValueError(f"{path} has no argument {over} (it has: {names}); name its argument {over}")
 
 
-def called(model: nn.Module, batch: Any) -> Any:
-    """The model's output on a batch."""
-    if isinstance(batch, Mapping):
-        return model(**batch)
-    return model(*batch) if isinstance(batch, (tuple, list)) else model(batch)
+def batch_loss(built: Built, model: nn.Module, batch: Any, what: str) -> Tensor:
+    """:func:`loss_of` the model on a batch.
+
+    Raises ValueError as that does, and as :func:`arguments_of`.
+    """
+    arguments, labels = arguments_of(model, batch, built.loss is not None, what)
+    return loss_of(replace(built, batch=batch), called(model, arguments), labels, what)
 
 
-def moved(value: Any, device: str) -> Any:
-    """The same with every tensor on the device."""
-    if isinstance(value, Tensor):
-        return value.to(device)
-    if isinstance(value, Mapping):
-        return {key: moved(one, device) for key, one in value.items()}
-    return type(value)(moved(one, device) for one in value) if isinstance(value, (tuple, list)) else value
+def text_loss(built: Built, model: nn.Module, windows: Tensor, what: str) -> Tensor:
+    """:func:`loss_of` the model on windows of text (batch, context + 1), whose labels are the next bytes.
+
+    Raises RuntimeError for a model that fails on them.
+    """
+    tokens, labels = windows[:, :-1], windows[:, 1:]
+    forward = forward_of(built.model)
+    try:
+        output = called(model, {"input_ids": tokens} if forward and "input_ids" in forward.parameters else tokens)
+    except torch.OutOfMemoryError:
+        raise
+    except Exception as error:
+        raise RuntimeError(
+            f"{what} fails on bytes of text (integers of shape {tuple(tokens.shape)}), given by moga as there is no "
+            f"batch: {type(error).__name__}: {error}; for a model of anything else give batches with --data "
+            "package.module:function, or let the function return (model, batch) for a check"
+        ) from error
+    return loss_of(replace(built, batch=windows), output, labels, what)
 
 
 def own_loss(output: Any) -> Tensor | None:
-    """The loss that an output holds: itself, its ``.loss`` or ``"loss"``, or the first entry of a tuple.
+    """The loss that an output holds: itself, its ``.loss`` or ``"loss"``, or the one scalar among a tuple's entries.
 
     >>> import torch
-    >>> own_loss({"loss": torch.tensor(2.0)}), own_loss(torch.zeros(2, 3))
-    (tensor(2.), None)
+    >>> logits, loss = torch.zeros(2, 3), torch.tensor(2.0)
+    >>> own_loss({"loss": loss}), own_loss((logits, loss)), own_loss(logits)
+    (tensor(2.), tensor(2.), None)
     """
     if isinstance(output, Mapping):
         found = output.get("loss")
     elif isinstance(output, (tuple, list)) and not hasattr(output, "loss"):
-        found = output[0] if output else None
+        scalars = [one for one in output if _is_scalar(one)]
+        found = scalars[0] if len(scalars) == 1 else None
     else:
         found = getattr(output, "loss", output)
-    return found if isinstance(found, Tensor) and found.ndim == 0 and found.is_floating_point() else None
+    return found if _is_scalar(found) else None
+
+
+def _is_scalar(value: Any) -> bool:
+    return isinstance(value, Tensor) and value.ndim == 0 and value.is_floating_point()
 
 
 def default_loss(output: Any, labels: Tensor | None) -> Tensor | None:
@@ -153,11 +178,9 @@ def default_loss(output: Any, labels: Tensor | None) -> Tensor | None:
     """
     logits = output.get("logits") if isinstance(output, Mapping) else getattr(output, "logits", output)
     logits = logits[0] if isinstance(logits, (tuple, list)) and logits else logits
-    if not (isinstance(logits, Tensor) and isinstance(labels, Tensor)) or labels.is_floating_point():
+    if not isinstance(logits, Tensor) or labels is None or not is_whole(labels) or logits.shape[:-1] != labels.shape:
         return None
-    if logits.shape[:-1] != labels.shape:
-        return None
-    return functional.cross_entropy(logits.flatten(0, -2), labels.flatten())
+    return functional.cross_entropy(logits.flatten(0, -2), labels.flatten().long())
 
 
 def loss_of(built: Built, output: Any, labels: Tensor | None, what: str) -> Tensor:
@@ -168,30 +191,18 @@ def loss_of(built: Built, output: Any, labels: Tensor | None, what: str) -> Tens
     if built.loss is not None:
         loss = built.loss(output, built.batch)
         if not isinstance(loss, Tensor) or loss.ndim:
-            raise ValueError(f"the loss of {what} must be a tensor without dimensions; got {_kind(loss)}")
+            raise ValueError(f"the loss of {what} must be a tensor without dimensions; got {kind_of(loss)}")
+        if not loss.is_floating_point() or (torch.is_grad_enabled() and not loss.requires_grad):
+            raise ValueError(
+                f"the loss of {what} must be a real number that depends on a trainable parameter; got a tensor of "
+                f"{loss.dtype} with requires_grad {loss.requires_grad}"
+            )
         return loss
     for found in (own_loss(output), default_loss(output, labels)):
         if found is not None:
             return found
+    known = "there are none" if labels is None else f"there is {kind_of(labels)}"
     raise ValueError(
-        f"the output of {what} has no loss: it is {_kind(output)}, and no logits for labels that are known; let the "
-        f"function return {LOSSES}"
+        f"the output of {what} has no loss: it is {kind_of(output)}, and no logits (..., classes) for integer labels "
+        f"(...) under the batch's key 'labels' ({known}); {LOSSES}"
     )
-
-
-def _kind(value: Any) -> str:
-    if isinstance(value, Tensor):
-        return f"a tensor of shape {tuple(value.shape)}"
-    if isinstance(value, Mapping):
-        return f"{type(value).__name__} with {', '.join(map(str, value))}"
-    return type(value).__name__
-
-
-def labels_of(batch: Any) -> Tensor | None:
-    """The labels that a dict names.
-
-    >>> import torch
-    >>> labels_of({"labels": torch.tensor([1])}), labels_of(torch.zeros(2))
-    (tensor([1]), None)
-    """
-    return batch.get("labels") if isinstance(batch, Mapping) else None

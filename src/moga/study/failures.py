@@ -10,7 +10,7 @@ from types import FrameType
 SHOWN = 3  # innermost places of one's own code
 INSTALLED = (*{sysconfig.get_path(word) for word in ("stdlib", "platstdlib", "purelib", "platlib")}, "<frozen")
 # What calls the user's functions.
-CALLS = {"called", "call_factory", "loss_of", "make_optimizer", "_stream", "_held_out"}
+CALLS = {"called", "call_factory", "loss_of", "make_optimizer", "_stream", "_held_out", "_batches"}
 
 
 def failure_of(error: BaseException) -> str | None:

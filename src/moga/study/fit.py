@@ -15,13 +15,11 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from moga.study.records import own_functions
+from moga.study.verdicts import TRANSFERS_REGRET, sentence, why_unknown
 
 Floats = NDArray[np.float64]
 
-TRANSFERS_DRIFT = 0.15  # octaves of learning rate per doubling of the width
-TRANSFERS_REGRET = 0.02  # nats per token
 FIT_SCALE = 0.1  # nats: a rate whose loss lies this much above the lowest has 1/e of its weight in the fit
-WIDEST = 2.01  # octaves between the best rate and its neighbours, from where on no optimum is read between them
 SAME_RATE = 1e-9  # relative: a rate that was fitted on another machine may differ in the last digits
 
 
@@ -77,7 +75,8 @@ class Summary:
     """What a study says of one recipe. None is "unknown" everywhere.
 
     drift: octaves per doubling of the width; drift_stderr: None below three widths of one seed. regret: loss (of text:
-    nats per token) added at the largest width by `regret_lr`, the smallest width's optimum (inf: that run diverged).
+    nats per token) added at the largest width by `regret_lr`, the smallest width's optimum (inf: that run diverged);
+    regret_stderr: over seeds, None for one.
     """
 
     recipe: str
@@ -85,6 +84,7 @@ class Summary:
     drift: float | None
     drift_stderr: float | None
     regret: float | None
+    regret_stderr: float | None
     regret_lr: float | None
     transfers: bool | None
     verdict: str
@@ -182,11 +182,13 @@ def _summary(recipe: str, runs: Mapping[int, Mapping[float, Mapping[int, float]]
     drift, drift_stderr = _drift([fit for fit in fits if fit.known])
     smallest, largest = fits[0], fits[-1]
     regret_lr = smallest.optimum.lr if smallest.known and smallest.optimum else None
-    regret = None if regret_lr is None or smallest is largest else _regret(runs[largest.width], largest, regret_lr)
-    unknown = _why_unknown(fits, drift, regret, over)
+    regret, regret_stderr = None, None
+    if regret_lr is not None and smallest is not largest:
+        regret, regret_stderr = _regret(runs[largest.width], largest, regret_lr)
+    unknown = why_unknown(fits, drift, drift_stderr, regret, regret_stderr, over)
     transfers = None if unknown else regret is not None and regret <= TRANSFERS_REGRET
-    verdict = f"{recipe}: " + _verdict(fits, drift, regret, transfers, unknown, over, unit)
-    return Summary(recipe, fits, drift, drift_stderr, regret, regret_lr, transfers, verdict)
+    verdict = f"{recipe}: " + sentence(fits, drift, regret, transfers, unknown, over, unit)
+    return Summary(recipe, fits, drift, drift_stderr, regret, regret_stderr, regret_lr, transfers, verdict)
 
 
 def _fit_width(
@@ -234,67 +236,20 @@ def _drift(fits: Sequence[WidthFit]) -> tuple[float | None, float | None]:
     return slope, max(errors, default=None)
 
 
-def _regret(runs: Mapping[float, Mapping[int, float]], largest: WidthFit, lr: float) -> float | None:
-    """Loss of the runs at `lr` minus the lowest loss of the grid, over the same seeds; below 0 if `lr` beats it."""
+def _regret(
+    runs: Mapping[float, Mapping[int, float]], largest: WidthFit, lr: float
+) -> tuple[float | None, float | None]:
+    """Loss of the runs at `lr` minus the lowest loss of the grid, over the same seeds; below 0 if `lr` beats it.
+
+    And its standard error over these seeds, None for one.
+    """
     there = next((losses for rate, losses in runs.items() if math.isclose(rate, lr, rel_tol=SAME_RATE)), None)
     if there is None or not math.isfinite(largest.best_loss):
-        return None
+        return None, None
     best = runs[largest.lrs[int(np.argmin(largest.losses))]]
     seeds = sorted(set(there) & set(best))
     if len(seeds) < largest.seeds:
-        return None
-    return float(np.mean([there[seed] for seed in seeds]) - np.mean([best[seed] for seed in seeds]))
-
-
-def _why_unknown(fits: Sequence[WidthFit], drift: float | None, regret: float | None, over: str) -> str:
-    """The first reason why nothing can be said, in words; "" if there is none."""
-    if regret == math.inf:
-        return ""
-    if len(fits) < 2:
-        return f"one {over} only ({fits[0].width}): add {'wider' if over == 'width' else 'deeper'} models"
-    for fit in fits:
-        if fit.optimum is None:
-            return f"every run at {fit.name} diverged: add smaller rates"
-        if fit.optimum.edge:
-            if len(fit.lrs) < 3:
-                return f"{fit.name} has only {len(fit.lrs)} of the 3 rates that a minimum takes: add rates"
-            end, more = ("smallest", "smaller") if fit.optimum.lr == fit.lrs[0] else ("largest", "larger")
-            return f"the best rate at {fit.name} is the {end} of its grid ({fit.optimum.lr:.4g}): add {more} rates"
-        low, high = fit.gap
-        if (apart := math.log2(high / low)) > WIDEST:
-            pair = f"the best rate and one beside it ({low:.4g}, {high:.4g})"
-            return f"at {fit.name} {pair} are {apart:.1f} octaves apart: add rates between"
-    if regret is None or drift is None:
-        return f"the run at {fits[-1].name} with the rate tuned at {fits[0].name} is missing: run the study again"
-    if regret <= TRANSFERS_REGRET and abs(drift) > TRANSFERS_DRIFT:
-        return f"the best rate moves, but over these {over}s that costs nothing: add {over}s or seeds"
-    return ""
-
-
-def _verdict(
-    fits: Sequence[WidthFit],
-    drift: float | None,
-    regret: float | None,
-    transfers: bool | None,
-    unknown: str,
-    over: str,
-    unit: str,
-) -> str:
-    parts = []
-    if drift is not None:
-        known = [fit.width for fit in fits if fit.known]
-        parts.append(f"the best rate moved by {drift:+.2f} octave per doubling of {over} ({known[0]} to {known[-1]})")
-    smallest, largest = fits[0].width, fits[-1].width
-    if regret == math.inf:
-        parts.append(f"the rate tuned at {over} {smallest} diverges at {over} {largest}")
-    elif regret is not None:
-        rate = f"the rate tuned at {over} {smallest}"
-        if round(regret, 3) < 0:
-            parts.append(f"{rate} beats the best of the grid at {over} {largest} by {-regret:.3f} {unit}")
-        else:
-            parts.append(f"{rate} costs {abs(regret):.3f} {unit} at {over} {largest}")
-    if over == "depth":  # where branches add up to too much the best rate may stay, while every loss rises
-        parts.append(f"the lowest loss went from {fits[0].best_loss:.3f} to {fits[-1].best_loss:.3f}")
-    outcome = {True: "it transfers.", False: "it does not transfer.", None: f"unknown whether it transfers: {unknown}."}
-    said = "; ".join(parts)
-    return f"{said}: {outcome[transfers]}" if transfers is not None else "; ".join([*parts, outcome[None]])
+        return None, None
+    more = np.array([there[seed] - best[seed] for seed in seeds])
+    known = len(seeds) > 1 and np.isfinite(more).all()
+    return float(more.mean()), float(np.std(more, ddof=1) / math.sqrt(len(seeds))) if known else None

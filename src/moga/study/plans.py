@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 import numbers
-import operator
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import fields, replace
+from inspect import signature
 from typing import Any
 
+from moga.rules.keywords import near
 from moga.rules.recipes import resolve_recipe
 from moga.study.coordinates_plan import Case, CheckPlan, CheckSettings, small_rate
 from moga.study.factories import is_path
 from moga.study.presets import default_rates, parse_integers, parse_rates, preset
-from moga.study.settings import Plan, Settings
+from moga.study.settings import Plan, Settings, number, whole
 from moga.study.smoothness_plan import SmoothnessPlan, SmoothnessSettings
 
 Rates = str | float | Sequence[float]  # text as `parse_rates` reads it, a rate, or rates
 FOUND = ("corpus", "code", "data", "device")  # settings that a study finds out, or that have a word of their own
 USUAL = {"width": (32, 64, 128, 256), "depth": (2, 4, 8, 16)}  # sizes of a check
 CHECK_SEEDS = 6
+COMMAND = {"widths": "sizes", "depths": "sizes"}  # words of a command that are spelled otherwise in a call
 
 
 def transfer_plan(
@@ -43,10 +45,7 @@ def transfer_plan(
     ({'lion': (0.000244140625, 0.00048828125, 0.0009765625)}, (32, 64), (0, 1))
     """
     plan = preset(name)
-    chosen = tuple(dict.fromkeys(recipes)) or tuple(plan.rates)
-    for recipe in chosen:
-        if not is_path(recipe):
-            resolve_recipe(recipe)  # an unknown name is said before anything else about it
+    chosen = _known(recipes) or tuple(plan.rates)
     given = _given(settings or {}, Settings)
     sizes = None if sizes is None else whole_numbers("sizes", sizes)
     _check_used(given, data, sizes, chosen)
@@ -81,10 +80,12 @@ def check_plan(
     """
     given = _given(settings or {}, CheckSettings)
     shared = CheckSettings(model, over, **{**given, "device": device})
-    chosen = tuple(dict.fromkeys(recipes)) or ("moga-row",)
-    own = lrs if isinstance(lrs, Mapping) else {} if lrs is None else dict.fromkeys(chosen, lrs)
+    chosen = _known(recipes) or ("moga-row",)
+    named = lrs if isinstance(lrs, Mapping) else {} if lrs is None else dict.fromkeys(chosen, lrs)
+    own = {recipe: number("the learning rate of a check", rate) for recipe, rate in named.items()}
     _check_named(own, chosen, "checked")
-    cases = [Case(name, own[name] if name in own else small_rate(name), word) for name in chosen for word in plants]
+    planted = plants or ("none",)
+    cases = [Case(name, own[name] if name in own else small_rate(name), word) for name in chosen for word in planted]
     return CheckPlan(
         tuple(cases), USUAL[over] if sizes is None else whole_numbers("sizes", sizes), seeds_of(seeds), shared
     )
@@ -102,6 +103,15 @@ def smoothness_plan(settings: Mapping[str, Any], seeds: int | str | Iterable[int
     )
 
 
+def _known(recipes: Iterable[str]) -> tuple[str, ...]:
+    """Each once; an unknown name is said before anything else about it."""
+    chosen = tuple(dict.fromkeys(recipes))
+    for recipe in chosen:
+        if not is_path(recipe):
+            resolve_recipe(recipe)
+    return chosen
+
+
 def seeds_of(seeds: int | str | Iterable[int]) -> tuple[int, ...]:
     """How many seeds, from 0, or which.
 
@@ -111,9 +121,12 @@ def seeds_of(seeds: int | str | Iterable[int]) -> tuple[int, ...]:
     ((0, 1, 2), (4, 0), (0, 1))
     """
     if isinstance(seeds, str):
-        return parse_integers(seeds, least=0) if "," in seeds else tuple(range(parse_integers(seeds)[0]))
+        return seeds_of(parse_integers(seeds, least=0)) if "," in seeds else tuple(range(parse_integers(seeds)[0]))
     if not isinstance(seeds, numbers.Number):
-        return whole_numbers("seeds", seeds)
+        found = whole_numbers("seeds", seeds)
+        if found and max(found) >= 2**64:
+            raise ValueError(f"a seed must be below 2**64, got {max(found)}")
+        return found
     if (count := whole_numbers("seeds", seeds)[0]) < 1:
         raise ValueError(f"a study needs at least one seed, got {count}")
     return tuple(range(count))
@@ -131,33 +144,43 @@ def whole_numbers(name: str, given: Any) -> tuple[int, ...]:
         return parse_integers(given, least=0)
     values = tuple(given) if isinstance(given, Iterable) else (given,)
     try:
-        return tuple(_whole(one) for one in values)
+        return tuple(whole(one) for one in values)
     except TypeError:
         raise ValueError(f"{name} must be whole numbers, got {given!r}; write them as in (32, 64)") from None
 
 
-def _whole(value: Any) -> int:
-    if isinstance(value, bool):
-        raise TypeError
-    return operator.index(value)
+def check_names(given: Iterable[str], kind: type, call: Callable[..., Any] | None = None) -> None:
+    """Refuse a keyword that is neither a setting of this kind nor, where a call is given, one of the call's own.
+
+    Raises ValueError that names them.
+
+    >>> check_names(["batch", "steps"], Settings)
+    """
+    own = [one.name for one in signature(call).parameters.values() if one.kind is one.KEYWORD_ONLY] if call else []
+    known = [one.name for one in fields(kind) if one.name not in FOUND]
+    for name in given:
+        if name not in known:
+            meant = COMMAND[name] if COMMAND.get(name) in own else name
+            text = f"unknown setting {name!r}; the settings are {', '.join(known)}"
+            text += f"; other keywords are {', '.join(own)}" if own else ""
+            raise ValueError(text + near(meant, (*own, *known)))
 
 
 def _given(settings: Mapping[str, Any], kind: type) -> dict[str, Any]:
     """The settings that are not None; a name that the kind of settings has not raises."""
-    known = [one.name for one in fields(kind) if one.name not in FOUND]
-    for name in settings:
-        if name not in known:
-            raise ValueError(f"unknown setting {name!r}; the settings are {', '.join(known)}")
+    check_names(settings, kind)
     usual = {one.name: one.default for one in fields(kind)}
     return {name: _setting(name, value, usual[name]) for name, value in settings.items() if value is not None}
 
 
 def _setting(name: str, value: Any, usual: Any) -> Any:
     """A number of the kind that the setting has; its text would be compared as text."""
+    if name == "roles" and not isinstance(value, Mapping):
+        raise ValueError(f'roles must be a dict of roles by pattern, as in {{"head.weight": "output"}}; got {value!r}')
     if type(usual) not in (int, float):
         return value
     try:
-        return _whole(value) if isinstance(usual, int) else float(value + 0.0)
+        return whole(value) if isinstance(usual, int) else float(value + 0.0)
     except TypeError:
         kind = "a whole number" if isinstance(usual, int) else "a number"
         raise ValueError(f"{name} must be {kind}, as in {usual}; got {value!r}") from None
@@ -167,20 +190,24 @@ def _rates(
     recipes: Sequence[str], given: Rates | Mapping[str, Rates] | None, known: Mapping[str, tuple[float, ...]]
 ) -> dict[str, tuple[float, ...]]:
     """Each recipe's learning rates: its own, else those for all, else the preset's or the default ones."""
-    own = dict(given) if isinstance(given, Mapping) else {} if given is None else {"": given}
+    named = given if isinstance(given, Mapping) else {"": given}
+    own = {recipe: _numbers(rates) for recipe, rates in named.items() if rates is not None}
     for_all = own.pop("", None)
     _check_named(own, recipes, "run")
     found = {}
     for recipe in recipes:
         said = own.get(recipe, for_all)
-        found[recipe] = _numbers(said) if said is not None else known.get(recipe) or default_rates(recipe)
+        found[recipe] = said if said is not None else known.get(recipe) or default_rates(recipe)
     return found
 
 
 def _numbers(rates: Rates) -> tuple[float, ...]:
     if isinstance(rates, str):
         return parse_rates(rates)
-    return tuple(map(float, rates)) if isinstance(rates, Iterable) else (float(rates),)
+    try:
+        return tuple(map(float, rates)) if isinstance(rates, Iterable) else (float(rates),)
+    except (TypeError, ValueError):
+        raise ValueError(f'lrs must be numbers or text, as in [0.1, 0.2] or "2**-6:2**-1"; got {rates!r}') from None
 
 
 def _check_named(own: Mapping[str, Any], recipes: Sequence[str], done: str) -> None:

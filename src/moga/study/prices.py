@@ -9,9 +9,9 @@ from typing import Any
 
 import torch
 
+from moga.study.batches import moved
 from moga.study.data import Corpus
 from moga.study.devices import finish
-from moga.study.factories import moved
 from moga.study.settings import Run
 from moga.study.tasks import make_optimizer, make_task
 from moga.study.train import optimizer_options, threads

@@ -11,7 +11,7 @@ import errno
 import hashlib
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,9 @@ STUDY_FILE = "study.json"
 PART_FILE = f"{STUDY_FILE}.part"
 RECORDS_FILE = "records.jsonl"
 LOCK_FILE = "study.lock"
+KINDS = {"settings": dict, "corpus": dict, "commands": list}  # of the entries of study.json
+# Entries of a run's configuration that are not those of its study.
+OF_A_RUN = {"recipe", "width", "depth", "lr", "seed", "size", "plant", "layers", "norm", "trained"}
 
 SPACE, RIGHTS = "free some space", "make it writable or give another directory (--out)"
 ADVICE = {errno.ENOSPC: SPACE, errno.EDQUOT: SPACE, errno.EFBIG: SPACE} | dict.fromkeys(
@@ -92,8 +95,8 @@ def read_records(directory: str | Path) -> list[dict[str, Any]]:
     """All finished runs, each once, in the order of the file; [] if there is no file. A cut last line is dropped.
 
     Raises:
-        StudyError: a line in the middle that is no JSON, a record of a newer format, or one whose key is not that of
-            its configuration.
+        StudyError: a line in the middle that is no JSON, a record of a newer format, one whose key is not that of its
+            configuration, or one without a result.
     """
     path = Path(directory) / RECORDS_FILE
     if not path.exists():
@@ -107,22 +110,49 @@ def read_records(directory: str | Path) -> list[dict[str, Any]]:
                 raise StudyError(f"{path}, line {number}: not a JSON object; remove the line and run the study again")
             continue
         _check_format(f"{path}, line {number}", record.get("format", FORMAT))
-        if record.get("key") != config_key(record.get("config", {})):
+        config = record.get("config")
+        if not isinstance(config, dict) or record.get("key") != config_key(config):
             raise StudyError(
                 f"{path}, line {number}: the key is not that of the configuration, so one of them was edited; "
                 "remove the line and run the study again"
             )
+        if not isinstance(record.get("result"), dict):
+            raise StudyError(f"{path}, line {number}: a run without a result; remove the line and run the study again")
         records[record["key"]] = record
     return list(records.values())
+
+
+def read_runs(directory: str | Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """`read_study` and `read_records`, where all runs are of that study.
+
+    Raises:
+        StudyError: what these two raise; a run under other settings, which cannot be compared with the others.
+    """
+    study, records = read_study(directory), read_records(directory)
+    settings = study["settings"]
+    for config in (record["config"] for record in records):
+        for name in [*settings, *sorted(config.keys() - settings.keys() - OF_A_RUN)]:
+            if config.get(name) != settings.get(name):
+                raise StudyError(
+                    f"{Path(directory) / RECORDS_FILE} holds a run of another study ({name} is {config.get(name)}, and "
+                    f"{settings.get(name)} in {STUDY_FILE}); runs under different settings cannot be compared, so keep "
+                    "those of one study in a directory"
+                )
+    return study, records
 
 
 def _parse(line: bytes) -> dict[str, Any] | None:
     """The line's JSON object, or None. No beginning of an object is an object, so a cut line gives None."""
     try:
-        value = json.loads(line)
-    except ValueError:
+        value = json.loads(line, parse_constant=_no_number)
+    except (ValueError, RecursionError):
         return None
     return value if isinstance(value, dict) else None
+
+
+def _no_number(word: str) -> None:
+    """NaN and Infinity are not JSON, and no record holds them."""
+    raise ValueError(word)
 
 
 def read_study(directory: str | Path) -> dict[str, Any]:
@@ -137,7 +167,8 @@ def read_study(directory: str | Path) -> dict[str, Any]:
     study = _parse(path.read_bytes())
     if study is not None:
         _check_format(str(path), study.get("format"))
-    if study is None or study.get("format") != FORMAT:
+    whole = study is not None and all(isinstance(study.get(name), kind) for name, kind in KINDS.items())
+    if study is None or study.get("format") != FORMAT or not whole:
         raise StudyError(f"{path} is not a study of format {FORMAT}; it is damaged")
     return study
 
@@ -155,18 +186,21 @@ def open_study(
 ) -> None:
     """Begin a study in a new or empty directory, or go on with one that has the same settings.
 
-    Until `close_study` the file says ``unfinished``: the command that goes on, "" where there is none.
+    A study that has no finished run yet is begun anew where the settings are others: nothing is lost by that. Until
+    `close_study` the file says ``unfinished``: the command that goes on, "" where there is none.
 
     Raises:
-        StudyError: the path is a file, holds other files, holds a study with other settings, or cannot be written.
+        StudyError: the path is a file, holds other files, holds runs under other settings, or cannot be written.
     """
     folder = Path(directory)
     check_place(folder)
     commands: list[str] = []
     if (folder / STUDY_FILE).exists():
         study = read_study(folder)
-        _check_same(folder, study["settings"], settings)
-        commands = study["commands"]
+        if names := _different(study["settings"], settings):
+            _refuse_if_runs(folder, study["settings"], settings, names)
+        else:
+            commands = study["commands"]
     if command and command not in commands:
         commands = [*commands, command]
     study = {"format": FORMAT, "settings": dict(settings), "corpus": dict(corpus), "commands": commands}
@@ -225,9 +259,12 @@ def own_functions(settings: Mapping[str, Any]) -> str:
     return " or ".join(word for word in words if ":" in word)
 
 
-def _check_same(folder: Path, old: Mapping[str, Any], new: Mapping[str, Any]) -> None:
-    names = [name for name in [*old, *(name for name in new if name not in old)] if old.get(name) != new.get(name)]
-    if names:
+def _different(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
+    return [name for name in [*old, *(name for name in new if name not in old)] if old.get(name) != new.get(name)]
+
+
+def _refuse_if_runs(folder: Path, old: Mapping[str, Any], new: Mapping[str, Any], names: Sequence[str]) -> None:
+    if read_records(folder):
         said = {"code": f"the code of {own_functions(new)}, or of a value that it uses, changed"}
         differences = "; ".join(said.get(name, f"{name}: {old.get(name)} there, {new.get(name)} now") for name in names)
         raise StudyError(

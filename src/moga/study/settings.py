@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -65,10 +66,55 @@ class Settings:
         # One spelling of every value: 0 and 0.0 must not be two configurations.
         for name in ("weight_decay", "momentum", "clip", "margin"):
             if getattr(self, name) is not None:
-                object.__setattr__(self, name, float(getattr(self, name)))
-        object.__setattr__(self, "betas", (float(self.betas[0]), float(self.betas[1])))
+                object.__setattr__(self, name, number(name, getattr(self, name)))
+        object.__setattr__(self, "betas", _pair(self.betas))
         _check_words(self)
         _check_numbers(self)
+
+
+def number(name: str, value: Any) -> float:
+    """A number of any kind as Python's own.
+
+    Raises ValueError for what is none.
+    """
+    try:
+        return float(value)
+    except (TypeError, ValueError):
+        raise ValueError(f"{name} must be a number, got {value!r}") from None
+
+
+def whole(value: Any) -> int:
+    """An integer of any kind as Python's own.
+
+    Raises TypeError for anything else, also for True and 16.0.
+    """
+    if isinstance(value, bool):
+        raise TypeError
+    return operator.index(value)
+
+
+def counted(name: str, value: Any) -> int:
+    """A whole number of at least 1, such as that of workers or threads.
+
+    Raises ValueError for anything else.
+
+    >>> counted("threads", 2)
+    2
+    """
+    try:
+        if (found := whole(value)) >= 1:
+            return found
+    except TypeError:
+        pass
+    raise ValueError(f"{name} must be a whole number of at least 1, got {value!r}")
+
+
+def _pair(betas: Any) -> tuple[float, float]:
+    try:
+        first, second = map(float, betas)
+    except (TypeError, ValueError):
+        raise ValueError(f"betas must be two numbers, as in (0.9, 0.95); got {betas!r}") from None
+    return first, second
 
 
 def _check_words(settings: Settings) -> None:
@@ -101,10 +147,10 @@ def _check_numbers(settings: Settings) -> None:
             raise ValueError(f"{name} must be at least 0 and below 1, got {value}")
     if not (settings.weight_decay >= 0 and math.isfinite(settings.weight_decay)):
         raise ValueError(f"weight_decay must be finite and at least 0, got {settings.weight_decay}")
-    if not settings.margin > 0:
-        raise ValueError(f"margin must be above 0, got {settings.margin}")
-    if settings.clip is not None and not settings.clip > 0:
-        raise ValueError(f"clip must be above 0, got {settings.clip}; leave it out (None) for no clipping")
+    if not (settings.margin > 0 and math.isfinite(settings.margin)):
+        raise ValueError(f"margin must be finite and above 0, got {settings.margin}")
+    if settings.clip is not None and not (settings.clip > 0 and math.isfinite(settings.clip)):
+        raise ValueError(f"clip must be finite and above 0, got {settings.clip}; leave it out (None) for no clipping")
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ from typing import Any
 from moga.geometry import names
 from moga.geometry.norms import NORMS, OperatorNorm
 from moga.geometry.vectors import INF
+from moga.rules.keywords import near
 from moga.rules.recipes import RECIPES
 from moga.rules.updates import Update
 from moga.study.models import FAMILIES, heads_of
@@ -96,7 +97,9 @@ class SmoothnessSettings:
         if self.family not in FAMILIES:
             raise ValueError(f"unknown model family {self.family!r}; known: {', '.join(sorted(FAMILIES))}")
         if self.recipe not in RECIPES:
-            raise ValueError(f"unknown recipe {self.recipe!r}; known: {', '.join(sorted(RECIPES))}")
+            raise ValueError(
+                f"unknown recipe {self.recipe!r}; known: {', '.join(sorted(RECIPES))}{near(self.recipe, RECIPES)}"
+            )
         for name, least in LEAST.items():
             if getattr(self, name) < least:
                 raise ValueError(f"{name} must be at least {least}, got {getattr(self, name)}")

@@ -23,6 +23,7 @@ from moga.study.data import Corpus, load_corpus, training_windows, validation_wi
 from moga.study.lock import hold_study
 from moga.study.models import build_model, next_token_loss
 from moga.study.records import StudyError, append_record, config_key, read_records, run_record
+from moga.study.settings import counted
 from moga.study.smoothness_plan import MEASURE, Point, SmoothnessPlan, SmoothnessSettings, block_recipe, parse_norm
 from moga.study.sweep import environment
 from moga.study.train import threads as with_threads
@@ -51,8 +52,7 @@ def run_smoothness(
         StudyError: what `hold_study` and `read_records` raise; training that diverges.
         ValueError: fewer than one thread; a text that is too short (see `load_corpus`).
     """
-    if threads < 1:
-        raise ValueError(f"threads must be at least 1, got {threads}")
+    threads = counted("threads", threads)
     corpus = load_corpus(data, context=plan.settings.context)
     plan = replace(plan, settings=replace(plan.settings, corpus=corpus.fingerprint))
     settings = {"measure": MEASURE} | asdict(plan.settings)

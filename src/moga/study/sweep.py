@@ -18,9 +18,9 @@ from moga.study.devices import devices_of, kind_of, name_of
 from moga.study.factories import is_path
 from moga.study.lock import hold_study
 from moga.study.prices import Estimate, estimate, price_list, within_budget
-from moga.study.records import StudyError, append_record, read_records, run_record
+from moga.study.records import StudyError, append_record, read_records, read_runs, run_record
 from moga.study.refine import refine_runs, regret_runs
-from moga.study.settings import Plan, Run, settings_dict
+from moga.study.settings import Plan, Run, counted, number, settings_dict
 from moga.study.tasks import code_of, settled_roles, source_of
 from moga.study.workers import Listener, Workers
 
@@ -103,7 +103,10 @@ def run_sweep(
     """
     devices = devices_of(device)
     workers = workers if workers is not None else cpus() if kind_of(device) == "cpu" else len(devices)
-    _check_numbers(plan, workers, threads, budget, refine)
+    workers, threads = counted("workers", workers), counted("threads", threads)
+    budget, refine = _limit("budget", budget), _limit("refine", refine)
+    if refine is not None and len(set(plan.seeds)) < 2:
+        raise ValueError("the error of an optimum (refine) is taken over seeds, and there is one; give two at least")
     start = time.perf_counter()
     plan = replace(plan, settings=replace(plan.settings, device=kind_of(device)))
     plan, corpus, source = _with_sources(plan, data)
@@ -112,7 +115,7 @@ def run_sweep(
     text = None if data is None else str(data)
     crew = Workers(workers, text, threads, devices, options.over)
     with hold_study(directory, settings_dict(plan.settings), source, command), crew:
-        _check_optimizers(plan, read_records(directory))
+        _check_optimizers(plan, read_runs(directory)[1])
         runs, left_out = _grid(plan, options, corpus, announce)
         notes: list[str] = []
         counts = [0, 0, 0]
@@ -141,15 +144,10 @@ class _Options:
         return self.budget is not None and time.perf_counter() - self.start > self.budget
 
 
-def _check_numbers(plan: Plan, workers: int, threads: int, budget: float | None, refine: float | None) -> None:
-    for name, value in (("workers", workers), ("threads", threads)):
-        if not isinstance(value, int) or value < 1:
-            raise ValueError(f"{name} must be a whole number of at least 1, got {value!r}")
-    for name, limit in (("budget", budget), ("refine", refine)):
-        if limit is not None and not limit > 0:
-            raise ValueError(f"{name} must be above 0, got {limit}")
-    if refine is not None and len(set(plan.seeds)) < 2:
-        raise ValueError("the error of an optimum (refine) is taken over seeds, and there is one; give two at least")
+def _limit(name: str, given: float | None) -> float | None:
+    if given is not None and not number(name, given) > 0:
+        raise ValueError(f"{name} must be above 0, got {given}")
+    return None if given is None else number(name, given)
 
 
 def _with_sources(plan: Plan, data: str | Path | None) -> tuple[Plan, Corpus | None, Mapping[str, Any]]:
@@ -203,13 +201,13 @@ def _phases(
     yield "grid", runs
     sizes, seeds = ({one.size for one in runs}, {one.seed for one in runs})
     plan = replace(plan, sizes=tuple(sorted(sizes)), seeds=tuple(sorted(seeds)))
-    for number in itertools.count(1) if options.refine is not None else ():
+    for count in itertools.count(1) if options.refine is not None else ():
         records = read_records(options.directory)
         finer, said = refine_runs(records, plan, options.refine or math.inf)
         if options.over() or {run.key for run in finer} <= {record["key"] for record in records}:
             left_out.extend(said)
             break
-        yield f"refine {number}", finer
+        yield f"refine {count}", finer
     finer, said = regret_runs(read_records(options.directory), plan)
     notes.extend(said)
     yield "regret", finer

@@ -8,10 +8,9 @@ is used up during training is called for again.
 from __future__ import annotations
 
 import hashlib
-import inspect
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -23,7 +22,7 @@ from moga.rules.init import initialize_
 from moga.study.coordinates_models import roles_of
 from moga.study.coordinates_plan import Case, CheckPlan, CheckSettings
 from moga.study.data import Corpus, training_windows, validation_windows
-from moga.study.factories import Built, call_factory, called, is_path, labels_of, load_function, loss_of
+from moga.study.factories import Built, batch_loss, call_factory, is_path, load_function, text_loss
 from moga.study.functions import find_given
 from moga.study.models import build_model, next_token_loss
 from moga.study.settings import Plan, Run, Settings
@@ -56,19 +55,27 @@ def make_task(run: Run, corpus: Corpus | None) -> Task:
     settings, built = run.settings, _build(run)
     what = f"{settings.family} at {settings.over} {run.size}"
     if settings.data:
-        loss = _own_loss(built, what)
         stream = _stream(settings.data, run.seed)
-        return Task(built.model, loss, lambda step: next(stream), lambda: _held_out(settings.data), count_of)
+        return Task(
+            built.model,
+            lambda model, batch: batch_loss(built, model, batch, what),
+            lambda step: next(stream),
+            lambda: _held_out(settings.data),
+            count_of,
+        )
     if built.batch is not None:
         raise ValueError(
             f"{settings.family} returns a batch, and a study trains on a new one at each step; give a function of data "
             "(--data package.module:function), or leave the batch out (None) for a model of text"
         )
-    loss = _text_loss(built, what) if is_path(settings.family) else next_token_loss
+
+    def own_text_loss(model: nn.Module, windows: Tensor) -> Tensor:
+        return text_loss(built, model, windows, what)
+
     assert corpus is not None, "a study of text has a corpus"
     return Task(
         built.model,
-        loss,
+        own_text_loss if is_path(settings.family) else next_token_loss,
         lambda step: torch.from_numpy(training_windows(corpus, settings.batch, settings.context, run.seed, step)),
         lambda: text_held_out(corpus, settings.context),
         lambda windows: windows.numel() - len(windows),
@@ -177,37 +184,39 @@ def count_of(batch: Any) -> int:
     return whole[0] if whole else len(tensors[0]) if tensors else 1
 
 
-def _own_loss(built: Built, what: str) -> Callable[[nn.Module, Any], Tensor]:
-    return lambda model, batch: loss_of(replace(built, batch=batch), called(model, batch), labels_of(batch), what)
+def first_batch(path: str, seed: int) -> Any:
+    """The first batch that a function of data gives for training.
 
-
-def _text_loss(built: Built, what: str) -> Callable[[nn.Module, Any], Tensor]:
-    """Of windows of text (batch, context + 1): the labels are the next bytes."""
-    named = "input_ids" in inspect.signature(built.model.forward).parameters
-
-    def loss(model: nn.Module, windows: Tensor) -> Tensor:
-        tokens, labels = windows[:, :-1], windows[:, 1:]
-        output = called(model, {"input_ids": tokens} if named else tokens)
-        return loss_of(replace(built, batch=windows), output, labels, what)
-
-    return loss
+    Raises ValueError if it gives none.
+    """
+    return next(_stream(path, seed))
 
 
 def _stream(path: str, seed: int) -> Iterator[Any]:
     function = load_function(path)
     while True:
-        count = 0
-        for batch in function("train", seed):
-            count += 1
-            yield batch
-        if not count:
-            raise ValueError(f'{path}("train", {seed}) gives no batch; it must return an iterable of batches')
+        yield from _batches(path, function("train", seed), "train", seed)
 
 
 def _held_out(path: str) -> Iterator[tuple[Any, int]]:
+    total = 0
+    for batch in _batches(path, load_function(path)("held-out", HELD_OUT_SEED), "held-out", HELD_OUT_SEED):
+        total += (weight := count_of(batch))
+        yield batch, weight
+    if not total:
+        raise ValueError(f'the batches of {path}("held-out", {HELD_OUT_SEED}) have no rows')
+
+
+def _batches(path: str, made: Any, split: str, seed: int) -> Iterator[Any]:
+    """The batches in what a function of data made; ValueError where there is none."""
+    must = "it must return an iterable of batches"
+    try:
+        batches = iter(made)
+    except TypeError:
+        raise ValueError(f'{path}("{split}", {seed}) gives {type(made).__name__}; {must}') from None
     count = 0
-    for batch in load_function(path)("held-out", HELD_OUT_SEED):
+    for batch in batches:
         count += 1
-        yield batch, count_of(batch)
+        yield batch
     if not count:
-        raise ValueError(f'{path}("held-out", {HELD_OUT_SEED}) gives no batch; it must return an iterable of batches')
+        raise ValueError(f'{path}("{split}", {seed}) gives no batch; {must}')

@@ -13,8 +13,9 @@ from accelerate import Accelerator
 from torch import nn
 
 from moga.rules.recipes import resolve_recipe, usable
+from moga.study.batches import moved
 from moga.study.data import Corpus
-from moga.study.factories import is_path, moved
+from moga.study.factories import is_path
 from moga.study.models import next_token_loss
 from moga.study.settings import Run, Settings
 from moga.study.tasks import Task, make_optimizer, make_task, text_held_out
@@ -96,6 +97,11 @@ def _optimize(
         batch = moved(task.batch(step), device)
         loss = task.loss(model, batch)
         losses.append(loss.item())
+        if step == 0 and not math.isfinite(losses[0]):
+            raise ValueError(
+                f"the loss of {settings.family} at {settings.over} {run.size} is {losses[0]} before the first step, so "
+                "no learning rate is to blame: look at the model, its start and the first batch"
+            )
         tokens += task.count(batch)
         progress(step + 1, losses[-1])
         if has_diverged(losses, settings.margin):

@@ -1,8 +1,8 @@
 """Runs on worker processes (or in this one): each worker loads torch, transformers and the corpus once.
 
 The parent and a worker speak over a pipe. To the worker: a `Run`, or None to end. From it: ("ready",), ("step", step,
-loss), ("done", result) or ("failed", text). A worker whose parent is gone finds the pipe closed and ends, so none is
-left behind; SIGINT is left to the parent, which ends its workers.
+loss), ("warned", text), ("done", result) or ("failed", text). A worker whose parent is gone finds the pipe closed and
+ends, so none is left behind; SIGINT is left to the parent, which ends its workers.
 """
 
 from __future__ import annotations
@@ -10,12 +10,14 @@ from __future__ import annotations
 import multiprocessing
 import signal
 import time
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from typing import Any
 
+from moga.rules.logits import user_level
 from moga.study.data import Corpus, load_corpus
 from moga.study.failures import reason_of
 from moga.study.functions import pack, unpack
@@ -105,6 +107,9 @@ class Workers:
                 if kind == "step":
                     listener.on_step(worker, active[connection], *content)
                     continue
+                if kind == "warned":
+                    warnings.warn(content[0], stacklevel=user_level())
+                    continue
                 if kind == "failed":
                     raise StudyError(_failure(active[connection], content[0]))
                 if kind == "done":
@@ -139,6 +144,7 @@ def _execute_here(
 def _work(connection: Connection, data: str | None, threads: int, device: str, given: bytes) -> None:
     """A worker's life. A closed pipe means that the parent is gone or does not need it any more."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    warnings.showwarning = lambda message, *_: connection.send(("warned", str(message)))
     corpus = None
     try:
         unpack(given)
