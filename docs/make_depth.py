@@ -55,7 +55,10 @@ def figure() -> Figure:
             _axes(panel, sizes)
             panel.set_title(f"{model}: {title}", loc="left", fontsize=9)
         rates.set_yscale("log", base=2)
-        rates.set_ylim(2**-5, 2**-2)  # the rates of the grid
+        tried = [
+            lr for _, found in studies(model) for one in found.verdicts.values() for fit in one.widths for lr in fit.lrs
+        ]
+        rates.set_ylim(min(tried), max(tried))
     for panel in panels[-1]:
         panel.set_xlabel("blocks", fontsize=8.5)
     drawn.legend(*panels[0, 0].get_legend_handles_labels(), loc="outside lower center", ncols=3, frameon=False)

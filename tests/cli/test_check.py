@@ -83,7 +83,7 @@ def test_data_of_ones_own_give_the_batch(model, here, capsys):
     assert main(["check", f"cli_nets:{model}", *words, "--plant", "scale"]) == 1  # and sees a fault
     capsys.readouterr()
     assert main(["check", f"cli_nets:{model}", *words, "--data", "cli_nets:net"]) == 2
-    assert "your code failed: TypeError" in capsys.readouterr().err
+    assert "cli_nets:net is called as function(split, seed) and takes (width); give" in capsys.readouterr().err
 
 
 def test_a_model_of_other_things_than_text_is_told_so(here, capsys):

@@ -39,7 +39,7 @@ def check(
     sizes: Iterable[int] | None = None,
     seeds: int | str | Iterable[int] = CHECK_SEEDS,
     plants: str | Sequence[str] = "none",
-    data: str | Path | None = None,
+    data: str | Path | Function | None = None,
     out: str | Path | None = None,
     device: str = "cpu",
     threads: int = 1,
@@ -58,7 +58,8 @@ def check(
             where none is given.
         over: what grows. sizes: at least two, by default four. seeds: how many, or which; at least two.
         plants: faults to plant, "none", "scale", "fan", "init": a check with one of them must fail.
-        data: a text file or directory for models without a batch of their own; None is the source of Python's library.
+        data: a function ``batches(split, seed)``, the first of whose "train" batches is trained on; or a text file or
+            directory, for models without a batch of their own; None is the source of Python's library.
         out: a directory for the records, which replace those of an earlier check. None: as :func:`transfer`.
         device: a word of torch. threads: of the computation. progress, command: as :func:`transfer`.
         settings: those of :class:`moga.study.coordinates_plan.CheckSettings`: steps, mark, start, roles, batch, ...
@@ -106,11 +107,11 @@ def check(
         from moga.study.coordinates import run_check
 
     directory, kept = place_of(out)
-    with functions_known([model, *chosen], None):  # a check is made anew each time: no code is compared
+    with functions_known([model, data, *chosen], None):  # a check is made anew each time: no code is compared
         run_check(
             plan,
             directory,
-            data=text_path(data),
+            data=worded(data) if callable(data) else text_path(data),
             threads=threads,
             command=call_text("check", said) if command is None else command,
             progress=watch_records(progress, _line),

@@ -87,7 +87,7 @@ def _warnings_in_words() -> Iterator[None]:
     """Warnings name no line of code: the user of a command wrote none."""
     said = set()
 
-    def show(message: Warning | str, *_: Any) -> None:
+    def show(message: Warning | str, *_: Any, **__: Any) -> None:
         if (text := str(message)) not in said:
             said.add(text)
             print(f"warning: {text}", file=sys.stderr)
@@ -99,11 +99,17 @@ def _warnings_in_words() -> Iterator[None]:
 
 def _in_options(text: str) -> str:
     """With ``roles={...}`` as the options of a command, where a command can say it."""
-    found = re.search(r"roles=({.*})", text)
-    roles = ast.literal_eval(found[1]) if found else {}
-    if not roles or not all(isinstance(role, str) for role in roles.values()):
-        return text
-    return text.replace(found[0], " ".join(f"--role {shlex.quote(f'{name}={role}')}" for name, role in roles.items()))
+
+    def options(found: re.Match[str]) -> str:
+        try:
+            roles = dict(ast.literal_eval(found[1]))
+        except (ValueError, TypeError, SyntaxError):  # in the words of someone else
+            return found[0]
+        if not all(isinstance(role, str) for role in roles.values()):
+            return found[0]
+        return " ".join(f"--role {shlex.quote(f'{name}={role}')}" for name, role in roles.items())
+
+    return re.sub(r"roles=({.+})", options, text)
 
 
 def _fail(text: str, code: int = 2) -> int:

@@ -35,10 +35,10 @@ def arguments_of(model: nn.Module, batch: Any, own: bool, what: str) -> tuple[An
     Raises ValueError if forward does not take that either.
 
     >>> arguments_of(nn.Linear(2, 3), ("x", torch.tensor([1])), False, "it")
-    ('x', tensor([1]))
+    (('x',), tensor([1]))
     """
     forward, labels = forward_of(model), labels_of(batch)
-    if forward is None or _takes(forward, batch):
+    if forward is None or takes(forward, batch):
         return batch, labels
     if isinstance(batch, Mapping):
         rest: Any = {key: value for key, value in batch.items() if key != "labels"}
@@ -46,15 +46,15 @@ def arguments_of(model: nn.Module, batch: Any, own: bool, what: str) -> tuple[An
         rest, labels = batch[:-1], batch[-1]
     else:
         rest = batch
-    if _takes(forward, rest):
+    if takes(forward, rest):
         return rest, labels
-    takes = ", ".join(str(one.replace(annotation=one.empty)) for one in forward.parameters.values()) or "nothing"
+    names = ", ".join(str(one.replace(annotation=one.empty)) for one in forward.parameters.values()) or "nothing"
     kinds = [kind_of(one) for one in batch] if isinstance(batch, (tuple, list)) else [kind_of(batch)]
-    raise ValueError(f"{what} is called with {', '.join(kinds) or 'nothing'}, and its forward takes {takes}; {FORMS}")
+    raise ValueError(f"{what} is called with {', '.join(kinds) or 'nothing'}, and its forward takes {names}; {FORMS}")
 
 
 def forward_of(model: Any) -> inspect.Signature | None:
-    """The arguments of a model's forward, looked for inside torch's wrappers; None if it does not say.
+    """The arguments of a model's forward (inside torch's wrappers) or of a function; None if it does not say.
 
     >>> list(forward_of(nn.Linear(2, 3)).parameters)
     ['input']
@@ -70,7 +70,8 @@ def forward_of(model: Any) -> inspect.Signature | None:
     return found
 
 
-def _takes(forward: inspect.Signature, batch: Any) -> bool:
+def takes(forward: inspect.Signature, batch: Any) -> bool:
+    """Whether a function of these arguments can be called with a batch."""
     try:
         if isinstance(batch, Mapping):
             forward.bind(**batch)

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from moga.optim.build import optimizer as build_optimizer
 from moga.rules.branches import scale_branches_
 from moga.rules.init import initialize_
+from moga.study.batches import forward_of, takes
 from moga.study.coordinates_models import roles_of
 from moga.study.coordinates_plan import Case, CheckPlan, CheckSettings
 from moga.study.data import Corpus, training_windows, validation_windows
@@ -193,22 +194,25 @@ def first_batch(path: str, seed: int) -> Any:
 
 
 def _stream(path: str, seed: int) -> Iterator[Any]:
-    function = load_function(path)
     while True:
-        yield from _batches(path, function("train", seed), "train", seed)
+        yield from _batches(path, "train", seed)
 
 
 def _held_out(path: str) -> Iterator[tuple[Any, int]]:
     total = 0
-    for batch in _batches(path, load_function(path)("held-out", HELD_OUT_SEED), "held-out", HELD_OUT_SEED):
+    for batch in _batches(path, "held-out", HELD_OUT_SEED):
         total += (weight := count_of(batch))
         yield batch, weight
     if not total:
         raise ValueError(f'the batches of {path}("held-out", {HELD_OUT_SEED}) have no rows')
 
 
-def _batches(path: str, made: Any, split: str, seed: int) -> Iterator[Any]:
-    """The batches in what a function of data made; ValueError where there is none."""
+def _batches(path: str, split: str, seed: int) -> Iterator[Any]:
+    """The batches in what a function of data makes; ValueError where there is none."""
+    function = load_function(path)
+    if (arguments := forward_of(function)) is not None and not takes(arguments, (split, seed)):
+        raise ValueError(f"{path} is called as function(split, seed) and takes {arguments}; give it these two")
+    made = function(split, seed)
     must = "it must return an iterable of batches"
     try:
         batches = iter(made)
