@@ -20,7 +20,7 @@ ALLOWED: dict[str, tuple[set[str], set[str]]] = {
     "rules": ({"geometry", "rules"}, {"torch"}),
     "optim": ({"geometry", "rules", "optim"}, {"torch", "triton"}),
     "study": ({"geometry", "rules", "optim", "study"}, {"torch"} | STUDY),
-    "report": ({"report", "study.records", "study.fit"}, {"matplotlib", "jinja2", "markupsafe"}),
+    "report": ({"report", "study.records", "study.fit", "study.verdicts"}, {"matplotlib", "jinja2", "markupsafe"}),
     "balls": ({"balls"}, set()),
     "api": ({"study", "report", "api"}, {"IPython", "matplotlib", "pandas", "rich"}),
     "cli": ({"", "geometry", "rules", "optim", "study", "report", "balls", "api", "cli"}, {"rich", "typer"}),
@@ -29,7 +29,7 @@ ALLOWED: dict[str, tuple[set[str], set[str]]] = {
 # Where a user looks for the functions of the top layer: names that are loaded when they are asked for.
 WINDOW = {"study.__init__": {"api"}}
 # What a report reads has to be readable where torch is not installed.
-TORCH_FREE = {"study.records": set(), "study.fit": {"numpy"}}
+TORCH_FREE = {"study.records": set(), "study.verdicts": set(), "study.fit": {"numpy"}}
 
 
 def name_of(path: Path) -> str:

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from moga.study.lock import hold_study
-from moga.study.records import StudyError, open_study
+from moga.study.records import StudyError, append_record, open_study, run_record
 
 
 def names(folder: Path) -> list[str]:
@@ -25,11 +25,13 @@ def test_one_writer_at_a_time(tmp_path: Path) -> None:
 
 
 def test_what_goes_wrong_inside_gives_the_directory_back(tmp_path: Path) -> None:
+    open_study(tmp_path, {"steps": 8}, {})
+    append_record(tmp_path, run_record({"steps": 8}, {}, {}))
     with pytest.raises(KeyboardInterrupt), hold_study(tmp_path, {"steps": 8}, {}):
         raise KeyboardInterrupt
     with pytest.raises(StudyError, match="other settings"), hold_study(tmp_path, {"steps": 9}, {}):
         pytest.fail("other settings were taken")
-    assert names(tmp_path) == ["study.json"]
+    assert names(tmp_path) == ["records.jsonl", "study.json"]
 
 
 def test_other_files_are_not_touched(tmp_path: Path) -> None:
