@@ -38,6 +38,24 @@ def test_a_check_passes_and_one_with_a_fault_fails(found):
     assert (worst.change.abs() > 0.25).any() and worst.cause.str.len().min() > 10
 
 
+def test_data_that_make_their_own_batches():
+    def batches(split, seed):
+        generator = torch.Generator().manual_seed(seed)
+        while True:
+            x = torch.randn(16, 8, generator=generator)
+            yield x, x[:, :3].argmax(1)
+
+    def classifier(width):
+        return net(width)[0]
+
+    words = {"sizes": [16, 32], "seeds": 2, "steps": 2, "start": "moga", "progress": "none"}
+    assert moga.study.check(classifier, data=batches, **words).verdicts["moga-row"] in ("passes", "undecided")
+    with pytest.raises(ValueError, match=r"batch has no effect here: .*batches makes its own batches"):
+        moga.study.check(classifier, data=batches, batch=4, **words)
+    with pytest.raises(ValueError, match=r"a function batches\(split, seed\), or the path of a text file .*, got list"):
+        moga.study.check(classifier, data=[1], **words)
+
+
 def test_the_frame_has_a_row_for_every_run_and_module(found, tmp_path):
     records = read_records(found.directory)
     assert len(records) == 2 * 2 * 4

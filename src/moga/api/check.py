@@ -92,6 +92,7 @@ def check(
         **settings,
     }
     chosen = recipes_of(recipes)
+    source = worded(data) if callable(data) else text_path(data, "a function batches(split, seed), or ")
     plan = check_plan(
         worded(model),
         recipes=[worded(one) for one in chosen],
@@ -100,6 +101,7 @@ def check(
         sizes=said["sizes"],
         seeds=seeds,
         plants=listed(plants),
+        data=str(source or ""),
         device=str(device),
         settings=settings,
     )
@@ -111,7 +113,7 @@ def check(
         run_check(
             plan,
             directory,
-            data=worded(data) if callable(data) else text_path(data),
+            data=source,
             threads=threads,
             command=call_text("check", said) if command is None else command,
             progress=watch_records(progress, _line),

@@ -105,14 +105,14 @@ def _makes_steps(kind: type) -> bool:
     return "torch.optim.optimizer" in {base.__module__ for base in kind.__mro__}
 
 
-def text_path(data: Any) -> str | Path | None:
+def text_path(data: Any, also: str = "") -> str | Path | None:
     """Where the text of a study is, None for that of Python's library.
 
-    Raises ValueError for what is no path.
+    Raises ValueError for what is no path; it says what else is ``also`` taken.
     """
     if data is None or isinstance(data, (str, Path)):
         return data
-    raise ValueError(f"data must be the path of a text file or a directory of them, got {type(data).__name__}")
+    raise ValueError(f"data must be {also}the path of a text file or a directory of them, got {type(data).__name__}")
 
 
 def worded(value: Any) -> str:

@@ -67,18 +67,20 @@ def check_plan(
     sizes: Iterable[int] | None = None,
     seeds: int | str | Iterable[int] = CHECK_SEEDS,
     plants: Sequence[str] = ("none",),
+    data: str = "",
     device: str = "cpu",
     settings: Mapping[str, Any] | None = None,
 ) -> CheckPlan:
     """Every recipe with every planted fault, each at its rate; a small one where none is given.
 
-    Raises ValueError for what no check can have, and a rate of a recipe that is not checked.
+    Raises ValueError for what no check can have or what has no effect, and a rate of a recipe that is not checked.
 
     >>> plan = check_plan("gpt2", recipes=["muon", "scion"], lrs={"muon": 0.125, "scion": 0.25}, sizes=(32, 64))
     >>> [case.lr for case in plan.cases]
     [0.125, 0.25]
     """
     given = _given(settings or {}, CheckSettings)
+    _refuse(given, _of_text(data))
     shared = CheckSettings(model, over, **{**given, "device": device})
     chosen = _known(recipes) or ("moga-row",)
     named = lrs if isinstance(lrs, Mapping) else {} if lrs is None else dict.fromkeys(chosen, lrs)
@@ -227,14 +229,23 @@ def _check_used(given: Mapping[str, Any], data: str, sizes: Sequence[int] | None
     grows = {"width": "width", "depth": "layers"}.get(over, "")
     unused = dict.fromkeys(("layers", "width", "head_size") if is_path(own) else (), f"{own} makes its own model")
     unused |= {} if is_path(own) else {grows: f"it is what grows over {over}; give sizes"}
-    unused |= dict.fromkeys(("batch", "context") if is_path(data) else (), f"{data} makes its own batches")
+    unused |= _of_text(data)
     makers = f"{', '.join(recipes)} makes its own optimizer"
     unused |= dict.fromkeys(("weight_decay", "momentum", "betas") if all(map(is_path, recipes)) else (), makers)
+    _refuse(given, unused)
+    if over == "depth" and sizes is None:
+        raise ValueError("over depth the study needs depths: give sizes, as in 2,4,8,16")
+
+
+def _of_text(data: str) -> dict[str, str]:
+    """What has no effect, and why, where batches are a function's."""
+    return dict.fromkeys(("batch", "context") if is_path(data) else (), f"{data} makes its own batches")
+
+
+def _refuse(given: Mapping[str, Any], unused: Mapping[str, str]) -> None:
     for name, reason in unused.items():
         if name in given:
             raise ValueError(f"{name} has no effect here: {reason}")
-    if over == "depth" and sizes is None:
-        raise ValueError("over depth the study needs depths: give sizes, as in 2,4,8,16")
 
 
 def _with_warmup(settings: Settings, given: Mapping[str, Any]) -> Settings:
