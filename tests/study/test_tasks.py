@@ -136,6 +136,7 @@ def test_two_widths_settle_the_roles() -> None:
         ("net", "nothing", r'nothing\("train", 0\) gives no batch; it must return an iterable of batches'),
         ("squares", "only_train", r'only_train\("held-out", 0\) gives no batch; it must return an iterable of batches'),
         ("squares", "half", r'half\("held-out", 0\) gives NoneType; it must return an iterable of batches'),
+        ("squares", "endless", r'own_nets:endless\("held-out", 0\) has not ended after 10,000 batches'),
         ("squares", "rowless", r'own_nets:rowless\("held-out", 0\) have no rows'),
         ("squares", "infinite", r"own_nets:squares at width 16 is (inf|nan) before the first step, so no"),
         (

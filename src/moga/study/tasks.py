@@ -31,6 +31,7 @@ from moga.study.sources import source_bytes
 
 VALIDATION_BATCH = 64  # windows
 HELD_OUT_SEED = 0
+MOST_HELD_OUT = 10_000  # batches: data that never end are no held-out data
 
 
 @dataclass(frozen=True)
@@ -200,7 +201,12 @@ def _stream(path: str, seed: int) -> Iterator[Any]:
 
 def _held_out(path: str) -> Iterator[tuple[Any, int]]:
     total = 0
-    for batch in _batches(path, "held-out", HELD_OUT_SEED):
+    for number, batch in enumerate(_batches(path, "held-out", HELD_OUT_SEED)):
+        if number == MOST_HELD_OUT:
+            raise ValueError(
+                f'{path}("held-out", {HELD_OUT_SEED}) has not ended after {MOST_HELD_OUT:,} batches; the loss is a '
+                "mean over all of them: only training data may go on for ever"
+            )
         total += (weight := count_of(batch))
         yield batch, weight
     if not total:
