@@ -39,7 +39,8 @@ def batches(split, seed):
         x = torch.randn(8, 12, generator=generator)
         yield x, x[:, :4].argmax(1)
 """
-SMALL = ["--sizes", "32,64,128", "--seeds", "6", "--context", "8", "--steps", "2", "--start", "moga"]
+OWN = ["--sizes", "32,64,128", "--seeds", "6", "--steps", "2", "--start", "moga"]
+SMALL = [*OWN, "--context", "8"]  # of text
 
 
 @pytest.fixture
@@ -75,7 +76,7 @@ def test_exit_codes_say_whether_it_passes(here, capsys):
 
 @pytest.mark.parametrize("model", ["mlp", "mlp_and_loss"])
 def test_data_of_ones_own_give_the_batch(model, here, capsys):
-    words = [*SMALL, "--data", "cli_nets:batches", "--out", "out"]
+    words = [*OWN, "--data", "cli_nets:batches", "--out", "out"]
     assert main(["check", f"cli_nets:{model}", *words]) == 0, capsys.readouterr()
     assert read_study("out")["settings"]["corpus"] == read_study("out")["corpus"]["name"] == "cli_nets:batches"
     losses = [one["result"]["loss"] for one in read_records("out")]
@@ -84,6 +85,8 @@ def test_data_of_ones_own_give_the_batch(model, here, capsys):
     capsys.readouterr()
     assert main(["check", f"cli_nets:{model}", *words, "--data", "cli_nets:net"]) == 2
     assert "cli_nets:net is called as function(split, seed) and takes (width); give" in capsys.readouterr().err
+    assert main(["check", f"cli_nets:{model}", *words, "--context", "8"]) == 2
+    assert "context has no effect here: cli_nets:batches makes its own batches" in capsys.readouterr().err
 
 
 def test_a_model_of_other_things_than_text_is_told_so(here, capsys):
