@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import moga.study
 from moga.study.fit import Summary
+from moga.study.records import read_records, read_study
 
 ROOT = Path(__file__).parents[1]
 PAGE = Path(__file__).with_name("evidence.md")
@@ -53,12 +53,12 @@ def verdict_table(rows: Sequence[tuple[Sequence[str], Summary]], names: Sequence
 def section(name: str, question: str) -> Iterator[str]:
     """What was asked, the commands, how much they computed and where, and the verdicts of a transfer study."""
     place = ROOT / "records" / name
-    records = [json.loads(line) for line in (place / "records.jsonl").read_text().splitlines()]
+    study, records = read_study(place), read_records(place)
     versions = sorted({_made_with(record["environment"]) for record in records})
     yield f"## {name}\n\n{question}\n"
-    yield from (f"    {command}" for command in json.loads((place / "study.json").read_text())["commands"])
+    yield from (f"    {command}" for command in study["commands"])
     yield f"\n{len(records)} records, made with {'; '.join(versions)}."
-    if json.loads((place / "study.json").read_text())["settings"].get("measure") is None:
+    if study["settings"].get("measure") is None:
         found = moga.study.load(place)
         rows = [((f"`{recipe}`",), one) for recipe, one in found.verdicts.items()]
         yield "\n" + "\n".join(verdict_table(rows, ["recipe"]))
