@@ -12,6 +12,7 @@ import importlib
 import json
 import os
 import sys
+import threading
 import time
 import traceback
 import warnings
@@ -46,6 +47,28 @@ def main(rank: int, world: int, directory: Path, names: list[str]) -> None:
             dist.barrier()
     faulthandler.cancel_dump_traceback_later()
     dist.destroy_process_group()
+    rest()
+
+
+def rest() -> None:
+    """Wait until all other threads of this process sleep.
+
+    torch keeps gloo's threads beyond the end of their group, and one that lets go of a tensor while Python ends aborts
+    the process (pytorch/pytorch#190489).
+    """
+    for _ in range(3):  # as one that waits for Python's lock sleeps, too
+        while any(_runs(thread) for thread in Path("/proc/self/task").iterdir()):
+            time.sleep(0.01)
+        time.sleep(0.01)
+
+
+def _runs(thread: Path) -> bool:
+    if int(thread.name) == threading.get_native_id():
+        return False
+    try:
+        return (thread / "stat").read_text().rpartition(") ")[2].startswith("R")
+    except (FileNotFoundError, ProcessLookupError):  # it has just ended
+        return False
 
 
 def arguments(name: str) -> list[str]:
