@@ -1,8 +1,9 @@
 """Runs per hour of `moga transfer` beside a plain loop over the same runs, side by side: `--help` lists the choices.
 
-A round is one small study of the quick preset (its widths, steps and recipes, two rates of each), made by `run_sweep`
-with its workers of one thread, start of the processes included, and then run by run by the loop below, with all
-threads. Rounds differ in the seed; a ratio is taken within a round, and the losses of the same run are compared.
+A round is one study of the quick preset (its widths, steps and recipes, two rates of each, three seeds: as many runs
+as the preset has), made by `run_sweep` with its workers of one thread, start of the processes included, and then run by
+run by the loop below, with all threads. Rounds differ in their seeds; a ratio is taken within a round, and the losses
+of the same run are compared.
 """
 
 from __future__ import annotations
@@ -28,12 +29,14 @@ import moga
 from moga.study.data import Corpus, load_corpus, training_windows
 from moga.study.models import build_model, next_token_loss
 from moga.study.presets import preset
+from moga.study.products import faster_products
 from moga.study.records import read_records
 from moga.study.settings import Plan, Run
 from moga.study.sweep import cpus, run_sweep
 from moga.study.train import optimizer_options, schedule, threads, validate
 
 ATTENTION = "_scaled_dot_product_flash_attention_for_cpu"
+EQUAL = 1e-3  # nats between two losses that are called the same
 # What `--where` tells apart, by torch's own names.
 KINDS = {
     "matrix products": ("mm", "addmm", "bmm"),
@@ -66,12 +69,21 @@ def autocast(model: nn.Module) -> nn.Module:
     return model
 
 
+def nudged(model: nn.Module) -> nn.Module:
+    """With weights that begin one part in 2^23 larger: how far rounding alone carries a loss."""
+    with torch.no_grad():
+        for weight in model.parameters():
+            weight.mul_(1 + 2**-23)
+    return model
+
+
 # What the loop trains: the study's model, or what becomes of it.
 MODELS: dict[str, Callable[[nn.Module], Any]] = {
     "same": lambda model: model,
     "gelu_new": as_transformers_makes_it,
     "autocast": autocast,
     "compile": torch.compile,
+    "nudged": nudged,
 }
 
 
@@ -90,20 +102,21 @@ def plain(run: Run, corpus: Corpus, word: str = "same") -> float:
     return validate(model, corpus, settings.context)
 
 
-def plan_of(seed: int, widths: tuple[int, ...], steps: int, first: int) -> Plan:
+def plan_of(seeds: tuple[int, ...], widths: tuple[int, ...], steps: int, first: int) -> Plan:
     """The quick preset at two rates of each recipe: of two no optimum is fitted, so a study makes no further runs.
 
     first: which of the preset's rates, from 0. From the optimum on, a run amplifies rounding, which the number of
-    threads changes, so that the loop does not even repeat its own losses with another number.
+    threads and the library of the products change: the loop does not even repeat its own losses with another number.
     """
     quick = preset("quick")
     rates = {recipe: every[first : first + 2] for recipe, every in quick.rates.items()}
     settings = replace(quick.settings, steps=steps, warmup=min(quick.settings.warmup, steps - 1))
-    return replace(quick, rates=rates, sizes=widths, seeds=(seed,), settings=settings)
+    return replace(quick, rates=rates, sizes=widths, seeds=seeds, settings=settings)
 
 
 def round_of(plan: Plan, corpus: Corpus, workers: int, loop_threads: int, word: str = "same") -> dict[str, Any]:
-    """Both sides on one plan: its number of runs, seconds of each, and the largest difference of a run's losses."""
+    """Both sides on one plan: its number of runs, seconds of each, the largest difference of a run's losses and in how
+    many runs it is more than :data:`EQUAL`."""
     with tempfile.TemporaryDirectory() as place:
         start = time.perf_counter()
         run_sweep(plan, place, workers=workers)
@@ -115,8 +128,9 @@ def round_of(plan: Plan, corpus: Corpus, workers: int, loop_threads: int, word: 
         start = time.perf_counter()
         losses = {run.key: plain(run, corpus, word) for run in runs}
         loop = time.perf_counter() - start
-    apart = max(abs(losses[key] - found[key]) for key in losses)
-    return {"runs": len(runs), "study": study, "loop": loop, "apart": apart}
+    apart = [abs(losses[key] - found[key]) for key in losses]
+    other = sum(one > EQUAL for one in apart)
+    return {"runs": len(runs), "study": study, "loop": loop, "apart": max(apart), "other": other}
 
 
 def where(width: int, corpus: Corpus, tries: int = 20) -> dict[str, float]:
@@ -157,16 +171,17 @@ def where_table(found: dict[int, dict[str, float]]) -> str:
 
 def table(rounds: list[dict[str, Any]]) -> str:
     """Markdown: a row per round and the medians."""
-    rows = [
-        [3600 * one["runs"] / one["study"], 3600 * one["runs"] / one["loop"], one["loop"] / one["study"], one["apart"]]
-        for one in rounds
-    ]
+    rows = [[3600 * one["runs"] / one["study"], 3600 * one["runs"] / one["loop"]] for one in rounds]
+    rows = [[*row, row[0] / row[1]] for row in rows]
     rows.append([statistics.median(column) for column in zip(*rows, strict=True)])
-    rows[-1][-1] = max(row[-1] for row in rows)
-    names = [*(str(number + 1) for number in range(len(rounds))), "median (losses: largest)"]
-    lines = ["| round | study, runs/h | loop, runs/h | study / loop | losses apart |", "| --- " * 5 + "|"]
-    for name, (study, loop, ratio, apart) in zip(names, rows, strict=True):
-        lines.append(f"| {name} | {study:.0f} | {loop:.0f} | {ratio:.2f} | {apart:.1e} |")
+    names = [*(str(number + 1) for number in range(len(rounds))), "median (losses: all)"]
+    whole = {key: sum(one[key] for one in rounds) for key in ("runs", "other")}
+    losses = [*rounds, whole | {"apart": max(one["apart"] for one in rounds)}]
+    heads = ("round", "study, runs/h", "loop, runs/h", "study / loop", "losses apart", f"by more than {EQUAL:g}")
+    lines = [f"| {' | '.join(heads)} |", "| --- " * len(heads) + "|"]
+    for name, (study, loop, ratio), one in zip(names, rows, losses, strict=True):
+        apart = f"{one['apart']:.1e} | {one['other']} of {one['runs']}"
+        lines.append(f"| {name} | {study:.0f} | {loop:.0f} | {ratio:.2f} | {apart} |")
     return "\n".join(lines)
 
 
@@ -176,7 +191,8 @@ def main(given: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--widths", type=int, nargs="+", default=quick.sizes)
     parser.add_argument("--steps", type=int, default=quick.settings.steps)
-    parser.add_argument("--first", type=int, default=1, choices=range(4), help="of the two rates, from 0 upwards")
+    parser.add_argument("--first", type=int, default=0, choices=range(4), help="of the two rates, from 0 upwards")
+    parser.add_argument("--seeds", type=int, default=3, help="of a round")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--workers", type=int, default=cpus(), help="of the study, one thread each; default: one a CPU")
     parser.add_argument("--threads", type=int, default=cpus(), help="of the loop; default: one a CPU")
@@ -190,11 +206,16 @@ def main(given: list[str] | None = None) -> None:
     about = machine("transformers") | {"processors": cpus(), "workers": chosen.workers}
     about |= {"loop_threads": chosen.threads, "steps": chosen.steps, "model": chosen.model}
     if chosen.where:
-        print(where_table({width: where(width, corpus) for width in chosen.widths}))
+        print("A plain step:", where_table({width: where(width, corpus) for width in chosen.widths}), sep="\n\n")
+        with faster_products() as faster:
+            if faster:
+                found = {width: where(width, corpus) for width in chosen.widths}
+                print("\nWith products by oneDNN, as a study has them here:", where_table(found), sep="\n\n")
         return
     rounds = []
-    for seed in range(chosen.rounds):
-        plan = plan_of(seed, tuple(chosen.widths), chosen.steps, chosen.first)
+    for round_ in range(chosen.rounds):
+        seeds = tuple(range(round_ * chosen.seeds, (round_ + 1) * chosen.seeds))
+        plan = plan_of(seeds, tuple(chosen.widths), chosen.steps, chosen.first)
         rounds.append(round_of(plan, corpus, chosen.workers, chosen.threads, chosen.model))
     print(json.dumps(about))
     print(table(rounds))

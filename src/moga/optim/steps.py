@@ -16,6 +16,7 @@ from torch import Tensor
 from moga.geometry.norms import NORMS, norm
 from moga.geometry.polar import POLAR_DTYPES, polar_factor
 from moga.geometry.vectors import nonzero
+from moga.optim.kernels.onednn import by_onednn
 from moga.optim.kernels.triton_launch import product_for
 from moga.optim.matrices import Group, frobenius
 from moga.rules.updates import operator_norm
@@ -32,7 +33,12 @@ def unscaled_direction(group: Group, overwrite: bool = False) -> Callable[[Tenso
         dtype = POLAR_DTYPES[group.get("polar_dtype", "float32")]
         # contiguous: else each product of matrices copies them
         words: dict[str, Any] = {"method": group["polar"], "dtype": dtype, "overwrite": overwrite}
-        return lambda L: polar_factor(L.contiguous(), product=product_for(L, group), **words)
+
+        def polar(L: Tensor) -> Tensor:
+            with by_onednn(group.get("implementation") in ("auto", "c")):
+                return polar_factor(L.contiguous(), product=product_for(L, group), **words)
+
+        return polar
     if group["norm"] == "euclidean":
         return lambda L: L / nonzero(frobenius(L))
     steepest = norm(group["norm"], p=group["p"], q=group["q"])

@@ -12,6 +12,7 @@ import torch
 from moga.study.batches import moved
 from moga.study.data import Corpus
 from moga.study.devices import finish
+from moga.study.products import faster_products
 from moga.study.settings import Run
 from moga.study.tasks import make_optimizer, make_task
 from moga.study.train import optimizer_options, threads
@@ -59,7 +60,7 @@ def price_list(
             steps, size = config["steps"], config[config.get("over", "width")]
             price = Price(result["seconds"] / steps, result["tokens"] / steps, result["parameters"])
             found[config["recipe"], size] = price
-    with threads(thread_count):
+    with threads(thread_count), faster_products():
         for run in runs:
             if (run.recipe, run.size) not in found:
                 found[run.recipe, run.size] = _measured(run, corpus, device)

@@ -13,6 +13,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+from moga.optim.kernels.onednn import available
 from moga.study.data import Corpus, load_corpus
 from moga.study.devices import devices_of, kind_of, name_of
 from moga.study.factories import is_path
@@ -235,6 +236,8 @@ class _Board:
         self._environment = dict(environment(options.threads, min(options.workers, max(1, len(self.missing)))))
         if (device := options.devices[0]) != "cpu":
             self._environment["device"] = name_of(device)
+        elif available():
+            self._environment["products"] = "oneDNN"
         self._start, self._finished = time.perf_counter(), 0.0
         self._progress(self.state)
 

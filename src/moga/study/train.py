@@ -17,6 +17,7 @@ from moga.study.batches import moved
 from moga.study.data import Corpus
 from moga.study.factories import is_path
 from moga.study.models import next_token_loss
+from moga.study.products import faster_products
 from moga.study.settings import Run, Settings
 from moga.study.tasks import Task, make_optimizer, make_task, text_held_out
 
@@ -62,11 +63,12 @@ def train(run: Run, corpus: Corpus | None, progress: Progress | None = None, dev
     task.model.to(device)
     accelerator = Accelerator(cpu=True, mixed_precision="no")
     parameters = sum(parameter.numel() for parameter in task.model.parameters())
-    start = time.perf_counter()
-    model, losses, tokens = _optimize(run, task, accelerator, progress or (lambda step, loss: None), device)
-    seconds = time.perf_counter() - start
-    diverged = has_diverged(losses, run.settings.margin)
-    loss = math.nan if diverged else mean_loss(model, task)
+    with faster_products():
+        start = time.perf_counter()
+        model, losses, tokens = _optimize(run, task, accelerator, progress or (lambda step, loss: None), device)
+        seconds = time.perf_counter() - start
+        diverged = has_diverged(losses, run.settings.margin)
+        loss = math.nan if diverged else mean_loss(model, task)
     diverged = diverged or has_diverged([losses[0], loss])
     return {
         "loss": None if diverged else loss,

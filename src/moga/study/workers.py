@@ -21,6 +21,7 @@ from moga.rules.logits import user_level
 from moga.study.data import Corpus, load_corpus
 from moga.study.failures import reason_of
 from moga.study.functions import pack, unpack
+from moga.study.memory import keep_memory
 from moga.study.records import StudyError
 from moga.study.settings import Run
 from moga.study.tasks import source_of
@@ -144,6 +145,7 @@ def _execute_here(
 def _work(connection: Connection, data: str | None, threads: int, device: str, given: bytes) -> None:
     """A worker's life. A closed pipe means that the parent is gone or does not need it any more."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    keep_memory()
     warnings.showwarning = lambda message, *_: connection.send(("warned", str(message)))
     corpus = None
     try:
