@@ -95,6 +95,13 @@ def test_what_does_not_fit_is_refused(recipe, states, text):
     assert not mine.state
 
 
+@pytest.mark.parametrize("words", [(None, {}), (True, None)])
+def test_what_is_no_optimizer_or_no_states_is_refused(words):
+    mine = moga.optimizer([("w", nn.Parameter(torch.eye(2)))], "moga-row", lr=0.1, roles={"w": "hidden"})
+    with pytest.raises(TypeError, match="a dict from the names of its parameters to their states"):
+        moga.import_state(mine if words[0] else None, words[1])
+
+
 def test_rmsprop():
     w = nn.Parameter(torch.eye(2))
     mine = moga.optimizer([("w", w)], "rmsprop", lr=0.1, roles={"w": "hidden"})

@@ -55,9 +55,11 @@ def test_the_fingerprint_says_where_the_text_was_cut() -> None:
 
 def test_errors_say_what_is_needed(tmp_path: Path) -> None:
     with pytest.raises(
-        FileNotFoundError, match=r"no such file or directory: .*nothing; give a text file or a directory"
+        FileNotFoundError, match=r"no such file or directory: .*nothing'; give a text file or a directory"
     ):
         load_corpus(tmp_path / "nothing")
+    with pytest.raises(FileNotFoundError, match="no such file or directory: ''; give a text file"):
+        load_corpus("")
     with pytest.raises(ValueError, match="holds no text; give a text file"):
         load_corpus(tmp_path)
     (tmp_path / "a.txt").write_text("x" * 300)

@@ -28,7 +28,7 @@ def import_state(optimizer: SteepestDescent, name_to_state: Mapping[str, Mapping
         name_to_state: for every parameter of the optimizer, ``other.state[parameter]``.
 
     Raises ValueError for names that are missing or unknown, for a state that lacks what the group's update needs, and
-    for tensors of another shape. Nothing is changed then.
+    for tensors of another shape; TypeError for what is no optimizer or no dict. Nothing is changed then.
 
     >>> import moga
     >>> w = torch.nn.Parameter(torch.eye(2))
@@ -40,6 +40,12 @@ def import_state(optimizer: SteepestDescent, name_to_state: Mapping[str, Mapping
     tensor([[0.1000, 0.1000],
             [0.1000, 0.1000]])
     """
+    if not isinstance(optimizer, torch.optim.Optimizer) or not isinstance(name_to_state, Mapping):
+        raise TypeError(
+            "a moga optimizer and a dict from the names of its parameters to their states are needed; got "
+            f"{type(optimizer).__name__} and {type(name_to_state).__name__}: give "
+            "{name: other.state[weight] for name, weight in model.named_parameters()}"
+        )
     parameters = {str(name): (w, group) for group in optimizer.param_groups for name, w in named(group)}
     if wrong := [*(parameters.keys() - name_to_state.keys()), *(name_to_state.keys() - parameters.keys())]:
         raise ValueError(

@@ -64,8 +64,10 @@ def load_corpus(path: str | Path | None = None, *, context: int = 64) -> Corpus:
         root = Path(sysconfig.get_paths()["stdlib"])
         files = [(name, text) for name, text in _texts(root) if name.endswith(".py")]
         corpus = _split_files("the standard library of the running Python", files)
-    elif not Path(path).exists():
-        raise FileNotFoundError(f"no such file or directory: {path}; give a text file or a directory of text files")
+    elif not str(path) or not Path(path).exists():  # no word at all would be the present directory
+        raise FileNotFoundError(
+            f"no such file or directory: {str(path)!r}; give a text file or a directory of text files"
+        )
     elif Path(path).is_dir():
         corpus = _split_files(Path(path).resolve().name, list(_texts(Path(path))))
     else:

@@ -1,4 +1,4 @@
-"""A worker keeps the memory that it has had: to be given fresh pages in every step costs up to a fifth of its time."""
+"""A worker keeps the memory that it has had: to be given fresh pages in every step costs time."""
 
 from __future__ import annotations
 

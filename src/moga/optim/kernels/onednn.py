@@ -1,7 +1,7 @@
 """float32 products on the CPU by oneDNN, where that is faster than MKL and as accurate.
 
 torch carries both libraries and gives float32 products to MKL. On AMD's processors MKL leaves AVX-512 unused and oneDNN
-does not: on a core of a Zen 5, 109 against 240 GFLOP/s (benchmarks/README.md). The way to oneDNN is a setting that
+does not: on a core of a Zen 5, 103 against 223 GFLOP/s (benchmarks/README.md). The way to oneDNN is a setting that
 allows it to compute in bfloat16. It makes use of that only where the processor has instructions for tiles (AMX), which
 AMD's do not have; :func:`available` measures the error before anything relies on it.
 """
