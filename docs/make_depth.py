@@ -18,7 +18,7 @@ BEGIN, END = "<!-- python docs/make_depth.py -->\n", "<!-- end -->\n"
 # Model -> rule of its branches -> directory of records.
 MODELS = {
     "GPT-2": {"1/K": "gpt2-depth-1K", "1/sqrt(2K)": "gpt2-depth-1sqrt2K", "none": "gpt2-depth-none"},
-    "Residual network": {"1/K": "digits-depth-1K", "none": "digits-depth-none"},
+    "Residual network": {"1/K": "digits-depth-1K", "1/sqrt(2K)": "digits-depth-1sqrt2K", "none": "digits-depth-none"},
 }
 DASHES = {"1/K": "-", "1/sqrt(2K)": "--", "none": ":"}
 

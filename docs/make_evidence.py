@@ -21,6 +21,7 @@ STUDIES = {
     "gpt2-depth-1sqrt2K": "The same with branches by 1/sqrt(2K).",
     "gpt2-depth-none": "The same with branches as they are.",
     "digits-depth-1K": "As a residual convolution network becomes deeper, branches by 1/K? (`examples/digits.py`)",
+    "digits-depth-1sqrt2K": "The same with branches by 1/sqrt(2K).",
     "digits-depth-none": "The same with branches as they are.",
     "check-recipes": "Do activations and their changes keep their size, for every norm? ([check](check.md))",
     "check-faults": "Are three planted faults found? ([check](check.md))",

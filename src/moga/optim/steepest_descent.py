@@ -66,8 +66,7 @@ class SteepestDescent(Optimizer):
             small updates on average (Adam's second average needs it in bfloat16: its changes are below half a bit).
         implementation: "auto" takes the kernels of :mod:`moga.optim.kernels` where a tensor has one (the first step
             compiles, a few seconds): of C on a CPU, of Triton on a GPU. It warns once if gcc or Triton is not there;
-            "c" and "triton" raise then; "plain" is tensor operations alone. Equal to rounding. On AMD's CPUs with
-            AVX-512, "auto" and "c" multiply in float32 spectral steps by oneDNN, which is twice as fast as MKL there.
+            "c" and "triton" raise then; "plain" is tensor operations alone. Equal to rounding.
         polar_dtype: "float32" (float64 beside float64 weights), or "bfloat16" for the matrix products of spectral
             steps: half the time where the device has it, wider bands (see :data:`moga.geometry.polar.POLAR`).
 

@@ -21,6 +21,7 @@ from moga.optim.kernels.triton_launch import product_for
 from moga.optim.matrices import Group, frobenius
 from moga.rules.updates import operator_norm
 
+LARGE = 128  # sides from which oneDNN's products are faster than MKL's
 TRUST_EPS = 1e-6  # published: keeps the ratio finite where the step is zero; in units of a Frobenius norm
 
 
@@ -35,7 +36,7 @@ def unscaled_direction(group: Group, overwrite: bool = False) -> Callable[[Tenso
         words: dict[str, Any] = {"method": group["polar"], "dtype": dtype, "overwrite": overwrite}
 
         def polar(L: Tensor) -> Tensor:
-            with by_onednn(group.get("implementation") in ("auto", "c")):
+            with by_onednn(min(L.shape[-2:]) >= LARGE and group.get("implementation") in ("auto", "c")):
                 return polar_factor(L.contiguous(), product=product_for(L, group), **words)
 
         return polar

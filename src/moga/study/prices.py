@@ -60,10 +60,11 @@ def price_list(
             steps, size = config["steps"], config[config.get("over", "width")]
             price = Price(result["seconds"] / steps, result["tokens"] / steps, result["parameters"])
             found[config["recipe"], size] = price
-    with threads(thread_count), faster_products():
+    with threads(thread_count):
         for run in runs:
             if (run.recipe, run.size) not in found:
-                found[run.recipe, run.size] = _measured(run, corpus, device)
+                with faster_products(run):
+                    found[run.recipe, run.size] = _measured(run, corpus, device)
     return found
 
 

@@ -10,20 +10,29 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from moga.optim.kernels.onednn import by_onednn, choose, setting
+from moga.optim.kernels.onednn import available, by_onednn, choose, setting
+from moga.study.factories import is_path
+from moga.study.settings import Run
 
 NAME = "scaled_dot_product_attention"
 
 
+def has_faster_products(run: Run) -> bool:
+    """Whether oneDNN is faster here and the run a recipe's on a built-in family.
+
+    Somebody else's code may have small products, for which oneDNN is slower, or be compiled.
+    """
+    return available() and not (is_path(run.settings.family) or is_path(run.recipe))
+
+
 @contextmanager
-def faster_products() -> Iterator[bool]:
+def faster_products(run: Run) -> Iterator[bool]:
     """Products inside are the faster library's, forward and backward; yields whether that is oneDNN.
 
     Attention's are left alone: its kernel makes thousands of a few kFLOP in a step, for which oneDNN takes ten times as
-    long. So ``torch.nn.functional.scaled_dot_product_attention`` is wrapped meanwhile; code that took that name out of
-    its module before runs slower, not wrongly.
+    long. So ``torch.nn.functional.scaled_dot_product_attention`` is wrapped meanwhile.
     """
-    with by_onednn() as changed:
+    with by_onednn(has_faster_products(run)) as changed:
         if not changed:
             yield False
             return

@@ -13,12 +13,12 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from moga.optim.kernels.onednn import available
 from moga.study.data import Corpus, load_corpus
 from moga.study.devices import devices_of, kind_of, name_of
 from moga.study.factories import is_path
 from moga.study.lock import hold_study
 from moga.study.prices import Estimate, estimate, price_list, within_budget
+from moga.study.products import has_faster_products
 from moga.study.records import StudyError, append_record, read_records, read_runs, run_record
 from moga.study.refine import refine_runs, regret_runs
 from moga.study.settings import Plan, Run, counted, number, settings_dict
@@ -236,8 +236,6 @@ class _Board:
         self._environment = dict(environment(options.threads, min(options.workers, max(1, len(self.missing)))))
         if (device := options.devices[0]) != "cpu":
             self._environment["device"] = name_of(device)
-        elif available():
-            self._environment["products"] = "oneDNN"
         self._start, self._finished = time.perf_counter(), 0.0
         self._progress(self.state)
 
@@ -250,6 +248,8 @@ class _Board:
         record = run_record(run.config(), result, self._environment)
         if is_path(run.recipe):
             record["environment"]["optimizer"] = code_of(run.recipe)
+        if has_faster_products(run) and "device" not in self._environment:
+            record["environment"]["products"] = "oneDNN"
         append_record(self._directory, record)
         self.state.active.pop(worker, None)
         self.state.done += 1

@@ -63,7 +63,7 @@ def train(run: Run, corpus: Corpus | None, progress: Progress | None = None, dev
     task.model.to(device)
     accelerator = Accelerator(cpu=True, mixed_precision="no")
     parameters = sum(parameter.numel() for parameter in task.model.parameters())
-    with faster_products():
+    with faster_products(run):
         start = time.perf_counter()
         model, losses, tokens = _optimize(run, task, accelerator, progress or (lambda step, loss: None), device)
         seconds = time.perf_counter() - start
