@@ -16,10 +16,10 @@ if sys.argv[1] == "keep":
 def pages():
     return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
 def use():
-    bytearray(4 << 20)
+    bytearray(1 << 20)  # less than a huge page
 use()
 before = pages()
-for _ in range(10):
+for _ in range(50):
     use()
 print(pages() - before)
 """
