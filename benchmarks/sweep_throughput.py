@@ -207,7 +207,7 @@ def main(given: list[str] | None = None) -> None:
     about |= {"loop_threads": chosen.threads, "steps": chosen.steps, "model": chosen.model}
     if chosen.where:
         print("A plain step:", where_table({width: where(width, corpus) for width in chosen.widths}), sep="\n\n")
-        with faster_products(plan_of((0,), tuple(chosen.widths), 1, 0).runs()[0]) as faster:
+        with faster_products(Run("moga-row", chosen.widths[0], 2**-5, 0, quick.settings)) as faster:
             if faster:
                 found = {width: where(width, corpus) for width in chosen.widths}
                 print("\nWith products by oneDNN, as a study has them here:", where_table(found), sep="\n\n")
